@@ -1,0 +1,1 @@
+"""The outside world: engine, git, clock, volumes. Built by wiring alone."""

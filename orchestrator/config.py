@@ -1,0 +1,61 @@
+"""The only reader of environment variables, and the finder of what is bundled with the package."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where things live. Every field has one variable; see README, "Settings".
+
+    Attributes:
+        runs: the runs folder, ``ORCH_RUNS``, default ``./runs``.
+        home: keys and the user's ``orch.toml``, ``ORCH_HOME``, default ``~/.config/orch``.
+        assets: prepared assets, ``ORCH_ASSETS``, default ``~/.cache/orch/assets``.
+        host: host-wide locks and reservations, ``ORCH_HOST``, default ``/run/lock/orch``.
+    """
+
+    runs: Path
+    home: Path
+    assets: Path
+    host: Path
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
+        """Read the settings; ``environment`` is for tests."""
+        env = os.environ if environment is None else environment
+        user = Path(env.get("HOME") or tempfile.gettempdir())
+        config = Path(env.get("XDG_CONFIG_HOME") or user / ".config")
+        cache = Path(env.get("XDG_CACHE_HOME") or user / ".cache")
+        locks = Path("/run/lock")
+        host = locks / "orch" if locks.is_dir() else Path(tempfile.gettempdir()) / "orch-host"
+        return cls(
+            runs=Path(env.get("ORCH_RUNS") or "runs").absolute(),
+            home=Path(env.get("ORCH_HOME") or config / "orch").absolute(),
+            assets=Path(env.get("ORCH_ASSETS") or cache / "orch" / "assets").absolute(),
+            host=Path(env.get("ORCH_HOST") or host).absolute(),
+        )
+
+    @cached_property
+    def engine_address(self) -> str | None:
+        """``DOCKER_HOST`` when set; None means the engine's default socket."""
+        return os.environ.get("DOCKER_HOST") or None
+
+
+def bundled(name: str) -> Path:
+    """Find a folder that comes with the package: ``harness``, ``containers`` or ``tasks``.
+
+    Package data first (an installed wheel), then the checkout (an editable install).
+
+    Raises:
+        FileNotFoundError: neither has it; the installation is broken.
+    """
+    here = Path(__file__).resolve().parent
+    for candidate in (here / "_bundled" / name, here.parent / name):
+        if candidate.is_dir():
+            return candidate
+    raise FileNotFoundError(f"{name}/ is neither in {here / '_bundled'} nor in {here.parent}")

@@ -1,0 +1,89 @@
+"""Identities of configs, attempts, replays and scorings, and how an exploration ends."""
+
+import hashlib
+import re
+import unicodedata
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Entry(StrEnum):
+    """Where an attempt enters the pipeline."""
+
+    EXPLORE = "explore"
+    PATCH = "patch"
+    CHECKPOINT = "checkpoint"
+
+
+class TerminationReason(StrEnum):
+    """Why an exploration ended; exactly one holds."""
+
+    AGENT_EXPLICIT_SUBMIT = "agent_explicit_submit"
+    AGENT_EXPLICIT_NO_CANDIDATE = "agent_explicit_no_candidate"
+    AGENT_EARLY_EXIT = "agent_early_exit"
+    PHASE_DEADLINE = "phase_deadline"
+    RUNTIME_FAILURE = "runtime_failure"
+    OPERATOR_INTERRUPT = "operator_interrupt"
+
+
+class SubmissionOrigin(StrEnum):
+    """Whose act made the candidate."""
+
+    AGENT = "agent"
+    HOST_EARLY_EXIT_CAPTURE = "host_early_exit_capture"
+    HOST_DEADLINE_CAPTURE = "host_deadline_capture"
+    NONE = "none"
+    OPERATOR_PATCH = "operator_patch"
+    OPERATOR_CHECKPOINT = "operator_checkpoint"
+    RECORDED = "recorded"
+
+
+class RunKind(StrEnum):
+    """The three things that have a journal of their own."""
+
+    ATTEMPT = "attempt"
+    REPLAY = "replay"
+    SCORING = "scoring"
+
+
+_SERIES = re.compile(r"official|(?:seed|ablation)-[1-9][0-9]{0,3}")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A member of a declared series of replays: ``official``, ``seed-N`` or ``ablation-N``.
+
+    At most one finished replay exists per member.
+
+    Raises:
+        ValueError: the name is none of these.
+    """
+
+    name: str = "official"
+
+    def __post_init__(self) -> None:
+        if not _SERIES.fullmatch(self.name):
+            raise ValueError(f"{self.name!r} is not official, seed-N or ablation-N")
+
+
+def slug(text: str, limit: int = 40) -> str:
+    """Make a name of ``[a-z0-9-]`` for folders and containers; the true text is kept elsewhere."""
+    ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9_]+", "-", ascii_text).strip("-")[:limit].strip("-_") or "x"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigName:
+    """What is being measured, by its true names."""
+
+    agent: str
+    task: str
+    model: str
+    effort: str
+
+    @property
+    def folder(self) -> str:
+        """The config's folder: four slugs and a short digest of the true names."""
+        parts = (self.agent, self.task, self.model, self.effort)
+        digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:6]
+        return "__".join((*(slug(part) for part in parts), digest))

@@ -1,0 +1,308 @@
+"""A task pack's ``task.yaml`` (schema ``orch.task/1``) as frozen, strict models.
+
+Reading the file, with the line of every fault, is ``storage.pack``; this module only says what a
+valid one holds. Durations are seconds and sizes bytes once parsed.
+"""
+
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from orchestrator.domain.quantity import Bytes, Count, Seconds
+from orchestrator.domain.roles import WIDENABLE, DataRole, Phase
+
+SCHEMA = "orch.task/1"
+
+
+def _relative(value: str) -> str:
+    path = PurePosixPath(value)
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in value:
+        raise ValueError(f"{value!r} must be a relative path inside the pack")
+    return value
+
+
+RelativePath = Annotated[str, AfterValidator(_relative)]
+Digest = Annotated[str, Field(pattern=r"^tree:v1:sha256:[0-9a-f]{64}$")]
+
+
+class Strict(BaseModel):
+    """Base of every model here: frozen, and an unknown key is a fault."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Interface(StrEnum):
+    """How an agent works on the task."""
+
+    SHELL = "shell"
+    EDIT_TEST_SUBMIT = "edit-test-submit"
+    ANSWER = "answer"
+
+
+class Direction(StrEnum):
+    """Which way a metric is better."""
+
+    MAX = "max"
+    MIN = "min"
+
+
+class Workspace(Strict):
+    """Where the shipped solution comes from, and what never crosses by rule."""
+
+    source: RelativePath = Field(alias="from")
+    exclude: tuple[str, ...] = ("__pycache__/", "*.pyc", ".cache/", ".git/")
+
+
+class Source(Strict):
+    """How an asset is made: a script of the pack, run in a container of its own."""
+
+    prepare: RelativePath
+
+
+class Asset(Strict):
+    """One data or model folder: its role, how it is made, its locked identity."""
+
+    role: DataRole
+    source: Source
+    digest: Digest | None = None
+    also: tuple[Phase, ...] = ()
+    overlap: tuple[str, ...] = ()
+    """Assets whose rows this one must contain (members of a membership test); see task check."""
+
+    @model_validator(mode="after")
+    def _widening_is_allowed(self) -> Self:
+        for phase in self.also:
+            if self.role not in WIDENABLE.get(phase, frozenset()):
+                raise ValueError(f"role {self.role} may not be made visible to phase {phase}")
+        return self
+
+
+class Resources(Strict):
+    """What one phase's container gets."""
+
+    image: str = "cpu-numpy"
+    cpus: Annotated[float, Field(gt=0)] = 1
+    memory: Bytes = 1024**3
+    shm: Bytes = 64 * 1024**2
+    tmp: Bytes = 1024**3
+    pids: Annotated[int, Field(gt=0)] = 512
+    disk: Bytes = 1024**3
+    gpus: Annotated[int, Field(ge=0)] = 0
+    env: dict[str, str] = {}
+    read_only: bool = True
+
+
+class PhaseOverride(Strict):
+    """Any of ``defaults`` may be set again for one phase; None means the default holds."""
+
+    image: str | None = None
+    cpus: Annotated[float, Field(gt=0)] | None = None
+    memory: Bytes | None = None
+    shm: Bytes | None = None
+    tmp: Bytes | None = None
+    pids: Annotated[int, Field(gt=0)] | None = None
+    disk: Bytes | None = None
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    env: dict[str, str] | None = None
+    read_only: bool | None = None
+
+
+class Budget(Strict):
+    """What an exploration may spend on its model."""
+
+    tokens: Count | None = None
+    cost: float | None = None
+    requests: Count | None = None
+
+
+class EarlySubmit(Strict):
+    """The rule an audit judges an early submission by."""
+
+    keep_if_left: Literal["longest_experiment"] | Seconds = "longest_experiment"
+
+
+class ExploreSpec(PhaseOverride):
+    """The exploration's budgets. ``command_wall`` limits one command of our own agents."""
+
+    wall: Annotated[Seconds, Field(gt=0)] = 4 * 3600.0
+    budget: Budget = Budget()
+    max_outage: Seconds = 1800.0
+    command_wall: Annotated[Seconds, Field(gt=0)] = 3600.0
+    early_submit: EarlySubmit = EarlySubmit()
+
+
+class ReplaySpec(PhaseOverride):
+    """The formal run. ``reserve`` is what ``run.sh`` is asked to keep back, in seconds."""
+
+    wall: Annotated[Seconds, Field(gt=0)] = 12 * 3600.0
+    reserve: Annotated[Seconds, Field(ge=0)] = 900.0
+    command: Literal["bash /workspace/run.sh"] = "bash /workspace/run.sh"
+    seed_variable: Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$")] | None = None
+
+
+class CommandValidator(Strict):
+    """A validator of the task's own: a script of the pack."""
+
+    command: RelativePath
+
+
+class BuiltinValidator(StrEnum):
+    """Validators that come with orch."""
+
+    NUMPY = "numpy"
+
+
+class ValidateSpec(PhaseOverride):
+    """Loading checks. ``wall`` is per checkpoint, ``total_wall`` for all that are examined."""
+
+    wall: Annotated[Seconds, Field(gt=0)] = 1800.0
+    total_wall: Annotated[Seconds, Field(gt=0)] = 7200.0
+    validator: BuiltinValidator | CommandValidator = BuiltinValidator.NUMPY
+    allow_nonfinite: bool = False
+
+
+class ScoreSpec(PhaseOverride):
+    """The final evaluator: a script of the pack that only the scorer's container sees."""
+
+    wall: Annotated[Seconds, Field(gt=0)] = 4 * 3600.0
+    command: RelativePath
+    metric: str
+    direction: Direction = Direction.MAX
+    components: tuple[str, ...] = ()
+
+
+class ProxySpec(Strict):
+    """The evaluator an agent may use while it explores."""
+
+    command: RelativePath
+    metric: str
+    direction: Direction = Direction.MAX
+
+
+class GpuSpec(Strict):
+    """Which devices qualify."""
+
+    models: tuple[str, ...] = ()
+    min_memory: Bytes = 0
+    min_driver: str = ""
+
+
+class GateSpec(Strict):
+    """When a device counts as idle."""
+
+    idle_for: Seconds = 60.0
+    max_memory_used: Bytes = 64 * 1024**2
+    max_utilization: Annotated[int, Field(ge=0, le=100)] = 0
+    foreign_tolerance: Seconds = 60.0
+
+
+class CheckpointRule(Strict):
+    """How many valid checkpoints are accepted."""
+
+    keep: Annotated[int, Field(ge=1, le=3)] = 3
+
+
+class RefusedContent(StrEnum):
+    """Kinds of content a patch may not add."""
+
+    WEIGHTS = "weights"
+    DATA = "data"
+    BYTECODE = "bytecode"
+
+
+class PatchPolicy(Strict):
+    """What a patch may carry (decision 9). ``max_compressed`` bounds the added content."""
+
+    max_compressed: Bytes = 256 * 1024
+    max_expanded: Bytes = 64 * 1024**2
+    refuse: tuple[RefusedContent, ...] = tuple(RefusedContent)
+
+
+class EditSpec(Strict):
+    """The edit-test-submit interface: which lines may change."""
+
+    packages: tuple[str, ...]
+    editable: dict[str, tuple[str, ...]]
+    tests: Annotated[int, Field(ge=1)] = 3
+
+
+class ReferencePoint(Strict):
+    """A published point to stand beside a result in reports."""
+
+    name: str
+    value: float | None = None
+    components: dict[str, float] = {}
+    note: str = ""
+
+
+class TaskSpec(Strict):
+    """A whole ``task.yaml``. The field ``schema_`` is spelled ``schema`` in the file."""
+
+    schema_: Literal["orch.task/1"] = Field(alias="schema")
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    title: str = ""
+    instructions: RelativePath = "instruction.md"
+    interface: Interface = Interface.SHELL
+    workspace: Workspace
+    assets: dict[RelativePath, Asset]
+    defaults: Resources = Resources()
+    explore: ExploreSpec = ExploreSpec()
+    replay: ReplaySpec = ReplaySpec()
+    validate_: ValidateSpec = Field(default=ValidateSpec(), alias="validate")
+    score: ScoreSpec
+    gpu: GpuSpec = GpuSpec()
+    gate: GateSpec = GateSpec()
+    proxy: ProxySpec | None = None
+    checkpoints: CheckpointRule = CheckpointRule()
+    patch: PatchPolicy | Literal["off"] = PatchPolicy()
+    prepare: PhaseOverride = PhaseOverride()
+    """The container that makes the assets; by default the image ``prepare-sklearn``."""
+    script: RelativePath | None = None
+    edit: EditSpec | None = None
+    reference: tuple[ReferencePoint, ...] = ()
+
+    @model_validator(mode="after")
+    def _asset_paths(self) -> Self:
+        for path in self.assets:
+            if PurePosixPath(path).parts[0] not in {"models", "data"}:
+                raise ValueError(f"asset {path!r} must lie under models/ or data/")
+        return self
+
+    @model_validator(mode="after")
+    def _edit_goes_with_its_interface(self) -> Self:
+        if (self.interface is Interface.EDIT_TEST_SUBMIT) != (self.edit is not None):
+            raise ValueError("'edit' goes with interface edit-test-submit, and only with it")
+        return self
+
+    def resources(self, phase: Phase) -> Resources:
+        """What ``phase``'s container gets: its own settings over the defaults."""
+        override: PhaseOverride = {
+            Phase.EXPLORE: self.explore,
+            Phase.REPLAY: self.replay,
+            Phase.VALIDATE: self.validate_,
+            Phase.SCORE: self.score,
+        }[phase]
+        return merge(self.defaults, override)
+
+
+def merge(defaults: Resources, override: PhaseOverride) -> Resources:
+    """Lay one phase's settings over the defaults; ``env`` is merged key by key."""
+    chosen = {
+        name: getattr(override, name)
+        for name in Resources.model_fields
+        if getattr(override, name) is not None
+    }
+    if override.env is not None:
+        chosen["env"] = {**defaults.env, **override.env}
+    return defaults.model_copy(update=chosen)
+
+
+def wall_settings(wall: float, reserve: float) -> tuple[int, int]:
+    """Return ``(MAX_WALL_TIME_SECONDS, DEADLINE_RESERVE_SECONDS)`` for a replay.
+
+    wall - min(600, 5 % of wall), and min(reserve, 5 % of wall); 42,600 and 900 for 12 h, after
+    AI4AI-Bench v1.5.
+    """
+    return int(wall - min(600.0, 0.05 * wall)), int(min(reserve, 0.05 * wall))

@@ -1,0 +1,1 @@
+"""What more than one phase needs: trees, capture, apply, supervision, collection."""

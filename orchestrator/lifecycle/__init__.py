@@ -1,0 +1,1 @@
+"""The three state machines, pure: ``state = fold(journal)``, never stored beside it."""

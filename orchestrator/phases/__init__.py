@@ -1,0 +1,1 @@
+"""One readable file per phase; phases never import each other."""

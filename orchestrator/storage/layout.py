@@ -1,0 +1,280 @@
+"""Every path of a runs folder, named once. Layout and meaning: README, "What is on disk"."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_NUMBERED = re.compile(r"(attempt|replay|score)-([0-9]{3,})")
+
+
+@dataclass(frozen=True, slots=True)
+class RunsFolder:
+    """The runs folder (``ORCH_RUNS``)."""
+
+    root: Path
+
+    @property
+    def campaign(self) -> Path:
+        return self.root / "campaign.jsonl"
+
+    @property
+    def queue(self) -> Path:
+        return self.root / "queue.tsv"
+
+    @property
+    def keys(self) -> Path:
+        """Public halves of signing keys, one ``<keyid>.pem`` each."""
+        return self.root / "keys"
+
+    def config(self, folder: str) -> "ConfigFolder":
+        return ConfigFolder(self.root / folder)
+
+    def configs(self) -> tuple["ConfigFolder", ...]:
+        """The configs that exist, by name."""
+        if not self.root.is_dir():
+            return ()
+        found = (p for p in self.root.iterdir() if (p / "config.json").is_file())
+        return tuple(ConfigFolder(p) for p in sorted(found))
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFolder:
+    """One config: what is being measured."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.json"
+
+    def attempt(self, number: int) -> "AttemptFolder":
+        return AttemptFolder(self.root / f"attempt-{number:03d}")
+
+    def attempts(self) -> tuple["AttemptFolder", ...]:
+        return tuple(AttemptFolder(p) for p in _numbered(self.root, "attempt"))
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFolder:
+    """One numbered exploration and what followed from it."""
+
+    root: Path
+
+    @property
+    def plan(self) -> Path:
+        return self.root / "plan.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "lifecycle.jsonl"
+
+    @property
+    def transcript(self) -> Path:
+        return self.root / "transcript.jsonl"
+
+    @property
+    def telemetry(self) -> Path:
+        return self.root / "telemetry.jsonl"
+
+    @property
+    def workspace(self) -> Path:
+        return self.root / "workspace"
+
+    @property
+    def out(self) -> Path:
+        return self.root / "out"
+
+    @property
+    def logs(self) -> Path:
+        """The container's own output and the raw agent stream."""
+        return self.root / "logs"
+
+    @property
+    def control(self) -> Path:
+        """The small volume behind ``/run/orch`` and ``/logs/agent``."""
+        return self.root / "control"
+
+    @property
+    def candidate(self) -> Path:
+        return self.root / "candidate"
+
+    @property
+    def patch(self) -> Path:
+        return self.candidate / "candidate.patch"
+
+    @property
+    def manifest(self) -> Path:
+        return self.candidate / "manifest.json"
+
+    @property
+    def submission(self) -> Path:
+        return self.candidate / "submission.json"
+
+    @property
+    def receipts(self) -> Path:
+        return self.root / "receipts"
+
+    @property
+    def complete(self) -> Path:
+        return self.root / ".complete"
+
+    @property
+    def analysis(self) -> Path:
+        return self.root / "analysis"
+
+    @property
+    def corrections(self) -> Path:
+        return self.root / "corrections"
+
+    def replay(self, number: int) -> "ReplayFolder":
+        return ReplayFolder(self.root / f"replay-{number:03d}")
+
+    def replays(self) -> tuple["ReplayFolder", ...]:
+        return tuple(ReplayFolder(p) for p in _numbered(self.root, "replay"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFolder:
+    """One numbered formal run of an attempt's candidate."""
+
+    root: Path
+
+    @property
+    def attempt(self) -> AttemptFolder:
+        return AttemptFolder(self.root.parent)
+
+    @property
+    def plan(self) -> Path:
+        return self.root / "plan.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "lifecycle.jsonl"
+
+    @property
+    def gate(self) -> Path:
+        return self.root / "gate.json"
+
+    @property
+    def telemetry(self) -> Path:
+        return self.root / "telemetry.jsonl"
+
+    @property
+    def workspace(self) -> Path:
+        return self.root / "workspace"
+
+    @property
+    def out(self) -> Path:
+        return self.root / "out"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Collected checkpoints, host-owned, read-only from here on."""
+        return self.root / "checkpoints"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.root / "artifacts.json"
+
+    def validation(self, checkpoint: str) -> Path:
+        """The validation record of one checkpoint, by its folder name."""
+        return self.root / "validate" / checkpoint / "validation.json"
+
+    @property
+    def receipts(self) -> Path:
+        return self.root / "receipts"
+
+    @property
+    def complete(self) -> Path:
+        return self.root / ".complete"
+
+    def scoring(self, number: int) -> "ScoringFolder":
+        return ScoringFolder(self.root / f"score-{number:03d}")
+
+    def scorings(self) -> tuple["ScoringFolder", ...]:
+        return tuple(ScoringFolder(p) for p in _numbered(self.root, "score"))
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringFolder:
+    """One numbered run of the evaluator over a replay's accepted checkpoints."""
+
+    root: Path
+
+    @property
+    def replay(self) -> ReplayFolder:
+        return ReplayFolder(self.root.parent)
+
+    @property
+    def plan(self) -> Path:
+        return self.root / "plan.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "lifecycle.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """The evaluator's text output, sealed (0600, out of reports)."""
+        return self.root / "logs"
+
+    @property
+    def summary(self) -> Path:
+        return self.root / "summary.json"
+
+    @property
+    def receipts(self) -> Path:
+        return self.root / "receipts"
+
+    @property
+    def complete(self) -> Path:
+        return self.root / ".complete"
+
+    def checkpoint(self, name: str) -> "CheckpointScore":
+        return CheckpointScore(self.root / name)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointScore:
+    """One checkpoint's score inside a scoring."""
+
+    root: Path
+
+    @property
+    def summary(self) -> Path:
+        return self.root / "out" / "summary.json"
+
+    @property
+    def official_receipt(self) -> Path:
+        return self.root / "out" / "official-eval-receipt.json"
+
+    @property
+    def complete(self) -> Path:
+        return self.root / ".complete"
+
+
+def number_of(folder: Path) -> int:
+    """Return the number in ``attempt-001``, ``replay-001`` or ``score-001``.
+
+    Raises:
+        ValueError: the folder is not one of these.
+    """
+    match = _NUMBERED.fullmatch(folder.name)
+    if match is None:
+        raise ValueError(f"{folder.name!r} is not a numbered run folder")
+    return int(match.group(2))
+
+
+def _numbered(root: Path, word: str) -> tuple[Path, ...]:
+    if not root.is_dir():
+        return ()
+    found = [
+        path
+        for path in root.iterdir()
+        if (match := _NUMBERED.fullmatch(path.name)) and match.group(1) == word
+    ]
+    return tuple(sorted(found, key=number_of))
