@@ -1,0 +1,88 @@
+"""The one way onto the terminal: every line that orch prints is cleaned and written here.
+
+Text of candidates, agents and task packs is hostile. Nothing in it may act on the terminal of
+whoever reads it, so control bytes and direction overrides are dropped, and no markup is ever read
+from it.
+"""
+
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, auto
+from typing import IO, Any
+
+from rich.cells import cell_len
+
+_UNSAFE = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f"  # C0 but tab and newline, and DEL
+    "\x80-\x9f"  # C1
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what turns the direction of text
+    "\u2028\u2029"  # line and paragraph separators that are no newline
+    "\ud800-\udfff"  # undecodable bytes, which a lenient stream would write raw
+    "]"
+)
+
+
+def clean(text: str) -> str:
+    """Drop every control character (but tab and newline) and every direction override."""
+    return _UNSAFE.sub("", text)
+
+
+def one_line(text: str) -> str:
+    """Clean ``text`` and fold its white space, so that data can never begin a line of its own."""
+    return " ".join(clean(text.replace("\r", "\n")).split())
+
+
+class Stream(Enum):
+    """Where a line goes: results to ``OUT``, everything about the run of orch to ``ERR``."""
+
+    OUT = auto()
+    ERR = auto()
+
+
+def emit(text: str = "", *, to: Stream = Stream.OUT) -> None:
+    """Print ``text`` and a newline, cleaned.
+
+    A reader that went away (``orch status | head``) ends the printing and not the work: what
+    follows goes nowhere.
+    """
+    stream = sys.stdout if to is Stream.OUT else sys.stderr
+    try:
+        stream.write(clean(text) + "\n")
+        stream.flush()
+    except BrokenPipeError:
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - devnull is no path of ours
+            os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def emit_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
+    """Print strict JSON, everything beyond printable ASCII escaped."""
+    emit(json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False))
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Align ``rows`` under ``headings`` by display width; two spaces between columns."""
+    cells = [list(headings), *([one_line(cell) for cell in row] for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(map(_padded, row, widths)).rstrip() for row in cells]
+
+
+def pairs(facts: Iterable[tuple[str, str]], *, indent: int = 2) -> list[str]:
+    """Lay out ``(label, text)`` in two columns; a text of several lines is folded into one."""
+    known = [(label, one_line(text)) for label, text in facts]
+    width = max((cell_len(label) for label, _ in known), default=0)
+    return [f"{' ' * indent}{_padded(label, width)}  {text}".rstrip() for label, text in known]
+
+
+def forgiving(stream: IO[str]) -> None:
+    """Let ``stream`` escape what its encoding cannot hold, where it would raise."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - cell_len(text))
