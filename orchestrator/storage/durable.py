@@ -1,0 +1,306 @@
+"""The one module that writes durable files, and the strict JSON both ways.
+
+Write order: a hidden temporary file in the same folder, all bytes, a size check, fsync, then a
+link (which never clobbers) or a rename, then fsync of the folder. A reader sees the old file, the
+new file or none, never a part. A failed fsync is final: the kernel may have dropped the dirty
+pages already, so trying again would report success over lost bytes.
+"""
+
+import errno
+import json
+import math
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from orchestrator.errors import StorageFullError, TaskPackError
+
+MAX_JSON = 64 * 1024**2
+BALLAST = 1024**2
+_STORAGE_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+_REMEDY = "free space on that file system (orch gc), then run the same command again"
+
+
+@contextmanager
+def storage_faults(path: Path) -> Iterator[None]:
+    """Turn a full or failing file system under ``path`` into ``StorageFullError``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _STORAGE_FAULTS:
+            raise _storage_full(path, error) from error
+        raise
+
+
+def write_file(path: Path, data: bytes, *, replace: bool = False, mode: int = 0o644) -> None:
+    """Write ``data`` to ``path`` so that it is there whole and durable, or not at all.
+
+    Args:
+        path: where; its folder must exist.
+        data: all of the content.
+        replace: put it in place of an existing file; by default an existing file stays.
+        mode: permission bits, whatever the umask.
+
+    Raises:
+        FileExistsError: ``path`` exists and ``replace`` is False.
+        StorageFullError: no space, or an fsync failed; an older file is intact.
+    """
+    with storage_faults(path):
+        descriptor, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+        temporary = Path(name)
+        try:
+            try:
+                os.fchmod(descriptor, mode)
+                _write_all(descriptor, data)
+                if os.fstat(descriptor).st_size != len(data):
+                    raise OSError(errno.EIO, "file size differs from what was written", str(path))
+                _sync(descriptor, path)
+            finally:
+                os.close(descriptor)
+            if replace:
+                temporary.replace(path)
+            else:
+                os.link(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+
+def write_json(path: Path, value: object, *, replace: bool = False, mode: int = 0o644) -> None:
+    """Write ``value`` as strict, readable JSON; otherwise as ``write_file``.
+
+    Raises:
+        ValueError: it holds NaN or an infinity; nothing was written.
+    """
+    text = json.dumps(value, allow_nan=False, sort_keys=True, indent=2, ensure_ascii=False)
+    write_file(path, text.encode() + b"\n", replace=replace, mode=mode)
+
+
+def parse_json(data: bytes) -> Any:
+    """Parse strict JSON: UTF-8, no key twice, no lone surrogate, no NaN and no infinity.
+
+    A number that overflows to infinity, such as ``1e999``, is refused too.
+
+    Raises:
+        TaskPackError: it is not that; the message says what is wrong and where.
+    """
+    try:
+        text = data.decode()
+        value = json.loads(
+            text,
+            object_pairs_hook=_unique_keys,
+            parse_float=_finite,
+            parse_constant=_no_constant,
+        )
+        if "\\u" in text:
+            # An escaped lone surrogate decodes, but could never be written again.
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise TaskPackError(f"not strict JSON: {error}") from error
+    return value
+
+
+def read_bytes(path: Path, *, max_bytes: int = MAX_JSON) -> bytes:
+    """Read a regular file, never through a link at its last part.
+
+    Raises:
+        FileNotFoundError: it does not exist.
+        TaskPackError: it is no regular file, or larger than ``max_bytes``.
+    """
+    try:
+        # O_NONBLOCK: opening a FIFO must not wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO}:
+            raise TaskPackError(f"{path}: not a regular file") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise TaskPackError(f"{path}: not a regular file")
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise TaskPackError(f"{path}: larger than {max_bytes} bytes")
+    return data
+
+
+def read_json(path: Path, *, max_bytes: int = MAX_JSON) -> Any:
+    """Read strict JSON from a regular file; as ``read_bytes`` and ``parse_json``, naming it.
+
+    Raises:
+        FileNotFoundError: it does not exist.
+        TaskPackError: it is no regular file, too large, or not strict JSON.
+    """
+    data = read_bytes(path, max_bytes=max_bytes)
+    try:
+        return parse_json(data)
+    except TaskPackError as error:
+        raise TaskPackError(f"{path}: {error}", remedy=error.remedy) from error
+
+
+def make_folder(path: Path, *, mode: int = 0o755, exist_ok: bool = False) -> None:
+    """Make one folder, durably; its parent must exist. ``mode`` holds whatever the umask.
+
+    Raises:
+        FileExistsError: it exists (with ``exist_ok``: and is no folder, or a link).
+        StorageFullError: no space, or an fsync failed.
+    """
+    with storage_faults(path):
+        try:
+            path.mkdir()
+        except FileExistsError:
+            if exist_ok and stat.S_ISDIR(path.lstat().st_mode):
+                return
+            raise
+        path.chmod(mode)
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in ``folder`` durable.
+
+    Raises:
+        StorageFullError: the fsync failed.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _sync(descriptor, folder)
+    finally:
+        os.close(descriptor)
+
+
+def append(descriptor: int, path: Path, data: bytes) -> None:
+    """Append ``data`` with one write and fdatasync; cut back to the old end if that fails.
+
+    The caller holds whatever lock keeps other writers away.
+
+    Raises:
+        StorageFullError: no space, or the fdatasync failed.
+    """
+    end = os.fstat(descriptor).st_size
+    written = 0
+    with storage_faults(path):
+        try:
+            written = os.write(descriptor, data)
+        finally:
+            if written != len(data):
+                os.ftruncate(descriptor, end)
+    if written != len(data):
+        raise StorageFullError(f"{path}: {os.strerror(errno.ENOSPC)}", remedy=_REMEDY)
+    try:
+        os.fdatasync(descriptor)
+    except OSError as error:
+        raise _storage_full(path, error) from error
+
+
+class Appender:
+    """A file of JSON lines with one writer: each line is whole and durable when it returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with storage_faults(path):
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._descriptor = os.open(path, flags, 0o644)
+            sync_folder(path.parent)
+
+    def append(self, value: object) -> None:
+        """Append one value as a line of strict JSON.
+
+        Raises:
+            ValueError: it holds NaN or an infinity; nothing was written.
+            StorageFullError: no space, or the fdatasync failed.
+        """
+        append(self._descriptor, self._path, encode_line(value))
+
+    def close(self) -> None:
+        """Close the file; nothing is pending."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def encode_line(value: object) -> bytes:
+    """Encode one line of strict JSON, newline included.
+
+    Raises:
+        ValueError: it holds NaN or an infinity.
+    """
+    text = json.dumps(
+        value, allow_nan=False, sort_keys=True, separators=(",", ":"), ensure_ascii=False
+    )
+    return text.encode() + b"\n"
+
+
+def make_ballast(path: Path, *, size: int = BALLAST) -> None:
+    """Set space aside, allocated, to be freed once the disk is full; an existing one stays.
+
+    Raises:
+        StorageFullError: there is not even that much.
+    """
+    with storage_faults(path):
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            return
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            _sync(descriptor, path)
+        except OSError:
+            path.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+
+
+def free_ballast(path: Path) -> bool:
+    """Give the space back; True if there was any."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _storage_full(path: Path, error: OSError) -> StorageFullError:
+    return StorageFullError(f"{path}: {error.strerror or error}", remedy=_REMEDY)
+
+
+def _sync(descriptor: int, path: Path) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise _storage_full(path, error) from error
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f"key {key!r} twice")
+        result[key] = value
+    return result
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"number {text} is out of range")
+    return value
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"{text} is not a number of JSON")
