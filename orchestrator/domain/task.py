@@ -23,7 +23,14 @@ def _relative(value: str) -> str:
     return value
 
 
+def _asset_path(value: str) -> str:
+    if PurePosixPath(value).parts[0] not in {"models", "data"}:
+        raise ValueError(f"asset {value!r} must lie under models/ or data/")
+    return value
+
+
 RelativePath = Annotated[str, AfterValidator(_relative)]
+AssetPath = Annotated[RelativePath, AfterValidator(_asset_path)]
 Digest = Annotated[str, Field(pattern=r"^tree:v1:sha256:[0-9a-f]{64}$")]
 
 
@@ -246,7 +253,7 @@ class TaskSpec(Strict):
     instructions: RelativePath = "instruction.md"
     interface: Interface = Interface.SHELL
     workspace: Workspace
-    assets: dict[RelativePath, Asset]
+    assets: dict[AssetPath, Asset]
     defaults: Resources = Resources()
     explore: ExploreSpec = ExploreSpec()
     replay: ReplaySpec = ReplaySpec()
@@ -262,13 +269,6 @@ class TaskSpec(Strict):
     script: RelativePath | None = None
     edit: EditSpec | None = None
     reference: tuple[ReferencePoint, ...] = ()
-
-    @model_validator(mode="after")
-    def _asset_paths(self) -> Self:
-        for path in self.assets:
-            if PurePosixPath(path).parts[0] not in {"models", "data"}:
-                raise ValueError(f"asset {path!r} must lie under models/ or data/")
-        return self
 
     @model_validator(mode="after")
     def _edit_goes_with_its_interface(self) -> Self:

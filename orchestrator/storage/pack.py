@@ -1,0 +1,353 @@
+"""Load a task pack: read ``task.yaml`` strictly, check it against its folder, and identify it.
+
+Every fault is found in one pass and carries its file and line.
+"""
+
+import difflib
+import hashlib
+import os
+import shlex
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import ValidationError
+from typing_extensions import override
+
+from orchestrator.config import bundled
+from orchestrator.domain.task import Asset, CommandValidator, TaskSpec
+from orchestrator.errors import TaskPackError, UsageError
+from orchestrator.storage.located_yaml import Document, Loc, read
+
+_TASK_FILE = "task.yaml"
+_LEFT_OUT = frozenset({"__pycache__", ".git"})
+Finding = tuple[Loc, str]
+_MESSAGES = {"extra_forbidden": "unknown key", "missing": "missing key"}
+
+
+class Severity(StrEnum):
+    """An error refuses the pack; a warning refuses it only where a rule says so."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Fault:
+    """One thing wrong with a pack. ``where`` is the path of keys to the value."""
+
+    file: str
+    line: int
+    where: str
+    message: str
+    severity: Severity = Severity.ERROR
+
+    @override
+    def __str__(self) -> str:
+        where = f"{self.where}: " if self.where else ""
+        mark = "warning: " if self.severity is Severity.WARNING else ""
+        return f"{self.file}:{self.line}: {mark}{where}{self.message}"
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A valid task pack.
+
+    Attributes:
+        spec: what ``task.yaml`` says.
+        folder: the pack's folder, absolute.
+        source: the file that was read, absolute.
+        digest: ``pack:v1:sha256:...`` over every file of the folder, the locks included.
+        document: the file with its lines.
+    """
+
+    spec: TaskSpec
+    folder: Path
+    source: Path
+    digest: str
+    document: Document
+
+    @property
+    def workspace(self) -> Path:
+        """The shipped solution."""
+        return self.folder / self.spec.workspace.source
+
+    @property
+    def evaluator(self) -> Path:
+        """What the score container gets as ``/opt/evaluator``, holding ``score.command``."""
+        return self.mounted(self.spec.score.command)
+
+    @property
+    def proxy(self) -> Path | None:
+        """What the exploration gets as ``/opt/harness/proxy``, holding ``proxy.command``."""
+        return self.mounted(self.spec.proxy.command) if self.spec.proxy else None
+
+    def mounted(self, command: str) -> Path:
+        """Return what is bound for a script to run: its folder.
+
+        A script at the top of the pack comes alone, for its folder is the whole pack.
+        """
+        return _mounted(self.folder, command)
+
+    def asset(self, name: str) -> Asset:
+        """Return one asset's entry.
+
+        Raises:
+            KeyError: the task has none of that name.
+        """
+        return self.spec.assets[name]
+
+    def fault(self, *loc: str | int, message: str, severity: Severity = Severity.ERROR) -> Fault:
+        """Make a fault that points to a place in ``task.yaml``."""
+        return _fault(self.source.name, self.document, loc, message, severity)
+
+
+def load_pack(path: Path) -> Pack:
+    """Load a pack from its ``task.yaml``, its folder, or the name of a bundled task.
+
+    Raises:
+        UsageError: there is no such task.
+        TaskPackError: the pack is faulty; the message has one fault a line.
+    """
+    source = find_pack(path)
+    document, spec, faults = _read_spec(source)
+    if spec is not None and document is not None:
+        faults += [
+            _fault(source.name, document, loc, message, Severity.ERROR)
+            for rule in _FOLDER_RULES
+            for loc, message in rule(source.parent, spec)
+        ]
+        if not faults:
+            return Pack(spec, source.parent, source, pack_digest(source.parent), document)
+    raise TaskPackError(
+        "\n".join(str(fault) for fault in sorted(set(faults))),
+        remedy=f"mend these lines, then: orch task check {shlex.quote(str(source.parent))}",
+    )
+
+
+def find_pack(path: Path) -> Path:
+    """Return the ``task.yaml`` that ``path`` means.
+
+    Raises:
+        UsageError: there is none.
+    """
+    candidates = [path / _TASK_FILE, path]
+    if len(path.parts) == 1:
+        candidates.append(bundled("tasks") / path / _TASK_FILE)
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve()
+    raise UsageError(f"no task at {path}", remedy="orch task    lists the bundled ones")
+
+
+def bundled_packs() -> tuple[Path, ...]:
+    """List the ``task.yaml`` files that come with the package."""
+    return tuple(sorted(bundled("tasks").glob(f"*/{_TASK_FILE}")))
+
+
+def pack_digest(folder: Path) -> str:
+    """Identify a pack by every name, kind, executable bit and byte in its folder.
+
+    Compiled Python and ``.git`` do not count.
+
+    Raises:
+        TaskPackError: it holds something else than files, folders and links.
+    """
+    digest = hashlib.sha256()
+    for path in _files(folder):
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            kind, content = b"l", os.fsencode(path.readlink())
+        elif stat.S_ISREG(mode):
+            kind, content = (b"x" if mode & stat.S_IXUSR else b"f"), path.read_bytes()
+        else:
+            raise TaskPackError(f"{path}: neither a file, a folder nor a link")
+        name = os.fsencode(path.relative_to(folder))
+        digest.update(b"%s %d:%s %s\n" % (kind, len(name), name, _sha256(content)))
+    return f"pack:v1:sha256:{digest.hexdigest()}"
+
+
+def _sha256(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
+
+
+def _files(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    for here, folders, files in os.walk(folder):
+        links = [name for name in folders if (Path(here) / name).is_symlink()]
+        folders[:] = [name for name in folders if name not in _LEFT_OUT and name not in links]
+        found += [Path(here) / name for name in (*files, *links) if not name.endswith(".pyc")]
+    return sorted(found, key=os.fsencode)
+
+
+def _read_spec(source: Path) -> tuple[Document | None, TaskSpec | None, list[Fault]]:
+    """Read and validate the file; every fault of text and of content together."""
+    document, text_faults = read(source)
+    faults = [
+        Fault(source.name, fault.line, _dotted(fault.loc), fault.message) for fault in text_faults
+    ]
+    if document is None:
+        return None, None, faults
+    try:
+        spec = TaskSpec.model_validate(document.data)
+    except ValidationError as error:
+        # What could not be read is missing from the data: no second fault for the same place.
+        told = {(fault.line, fault.where) for fault in faults}
+        found = _model_faults(source.name, document, error)
+        faults += [fault for fault in found if (fault.line, fault.where) not in told]
+        return document, None, faults
+    return document, spec, faults
+
+
+def _model_faults(file: str, document: Document, error: ValidationError) -> Iterator[Fault]:
+    """Map pydantic's errors to lines; of a union's errors those that looked deepest count."""
+    messages: dict[Loc, list[str]] = {}
+    refused_branches: set[Loc] = set()
+    for item in error.errors(include_url=False):
+        loc = _place(document, item["loc"])
+        message = _MESSAGES.get(item["type"]) or _plain(item["msg"])
+        if item["type"] == "missing":
+            loc = (*loc, str(item["loc"][-1]))
+        elif item["type"] == "extra_forbidden":
+            message += _suggestion(item["loc"])
+        elif len(loc) < len(item["loc"]):
+            refused_branches.add(loc)
+        if message not in messages.setdefault(loc, []):
+            messages[loc].append(message)
+    for loc, found in messages.items():
+        deeper = any(other[: len(loc)] == loc and other != loc for other in messages)
+        if not (loc in refused_branches and deeper):
+            yield _fault(file, document, loc, " or ".join(found), Severity.ERROR)
+
+
+def _plain(message: str) -> str:
+    text = message.removeprefix("Value error, ").replace("Input should be", "must be")
+    return text[:1].lower() + text[1:]
+
+
+def _place(document: Document, loc: tuple[int | str, ...]) -> Loc:
+    """Follow pydantic's location through the file, leaving out its names of union branches."""
+    place: Loc = ()
+    for part in loc:
+        if (*place, part) in document.nodes:
+            place = (*place, part)
+    return place
+
+
+def _suggestion(loc: tuple[int | str, ...]) -> str:
+    """Say which key of that mapping is nearest to the unknown one."""
+    schema = TaskSpec.model_json_schema()
+    here = [schema]
+    for part in loc[:-1]:
+        below = [child for node in _branches(schema, here) for child in _children(node, part)]
+        here = below or here
+    known = {key for node in _branches(schema, here) for key in node.get("properties", {})}
+    close = difflib.get_close_matches(str(loc[-1]), known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _branches(schema: Mapping[str, Any], nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    flat: list[dict[str, Any]] = []
+    rest = list(nodes)
+    while rest:
+        node = rest.pop()
+        if "$ref" in node:
+            rest.append(schema["$defs"][node["$ref"].rpartition("/")[2]])
+        rest += node.get("anyOf", [])
+        flat.append(node)
+    return flat
+
+
+def _children(node: Mapping[str, Any], part: int | str) -> list[dict[str, Any]]:
+    found = [
+        node.get("properties", {}).get(part),
+        node.get("additionalProperties"),
+        node.get("items") if isinstance(part, int) else None,
+    ]
+    return [child for child in found if isinstance(child, dict)]
+
+
+def _missing_files(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
+    for loc, relative, wanted in _named_paths(spec):
+        path = folder / relative
+        if not path.resolve().is_relative_to(folder.resolve()):
+            yield loc, f"{relative} leads out of the pack"
+        elif not (path.is_dir() if wanted == "folder" else path.is_file()):
+            yield loc, f"{relative}: no such {wanted} in the pack"
+
+
+def _named_paths(spec: TaskSpec) -> Iterator[tuple[Loc, str, str]]:
+    yield ("instructions",), spec.instructions, "file"
+    yield ("workspace", "from"), spec.workspace.source, "folder"
+    yield ("score", "command"), spec.score.command, "file"
+    if spec.proxy:
+        yield ("proxy", "command"), spec.proxy.command, "file"
+    if spec.script:
+        yield ("script",), spec.script, "file"
+    if isinstance(spec.validate_.validator, CommandValidator):
+        loc = ("validate", "validator", "command")
+        yield loc, spec.validate_.validator.command, "file"
+    for name, asset in spec.assets.items():
+        yield ("assets", name, "source", "prepare"), asset.source.prepare, "file"
+
+
+def _run_script(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
+    run = folder / spec.workspace.source / "run.sh"
+    if run.parent.is_dir() and not (run.is_file() and os.access(run, os.X_OK)):
+        yield ("workspace", "from"), "must hold an executable run.sh"
+
+
+def _exposures(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
+    """Find what would show an exploration how the final data or the score is made."""
+    shown = {"the workspace": (folder / spec.workspace.source).resolve()}
+    if spec.proxy:
+        shown["the proxy's folder"] = _mounted(folder, spec.proxy.command).resolve()
+    hidden: dict[Loc, str] = {("score", "command"): spec.score.command}
+    for name, asset in spec.assets.items():
+        hidden["assets", name, "source", "prepare"] = asset.source.prepare
+    for loc, relative in hidden.items():
+        for what, where in shown.items():
+            if (folder / relative).resolve().is_relative_to(where):
+                yield loc, f"{relative} lies in {what}, which the exploration sees"
+
+
+def _nested_assets(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
+    del folder
+    for name in spec.assets:
+        path = PurePosixPath(name)
+        if any(PurePosixPath(other) in path.parents for other in spec.assets):
+            yield ("assets", name), "lies inside another asset"
+
+
+def _overlap_names(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
+    del folder
+    for name, asset in spec.assets.items():
+        for other in asset.overlap:
+            if other not in spec.assets or other == name:
+                yield ("assets", name, "overlap"), f"{other!r} is no other asset"
+
+
+_FOLDER_RULES: tuple[Callable[[Path, TaskSpec], Iterator[Finding]], ...] = (
+    _missing_files,
+    _run_script,
+    _exposures,
+    _nested_assets,
+    _overlap_names,
+)
+"""What ``task.yaml`` promises and its folder must keep."""
+
+
+def _mounted(folder: Path, command: str) -> Path:
+    script = folder / command
+    return script if len(PurePosixPath(command).parts) == 1 else script.parent
+
+
+def _fault(file: str, document: Document, loc: Loc, message: str, severity: Severity) -> Fault:
+    return Fault(file, document.line(*loc), _dotted(loc), message, severity)
+
+
+def _dotted(loc: Loc) -> str:
+    return ".".join(str(part) for part in loc)
