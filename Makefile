@@ -1,1 +1,42 @@
-# placeholder, replaced below
+# Everything a developer types. `make` alone lists the targets.
+
+BIN := .venv/bin
+SHELL_FILES := $(wildcard harness/*.sh scripts/*.sh) .ci/run
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench setup lock clean everything
+MAKEFLAGS += --no-print-directory
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## /\1 /p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-8s %s\n' "$$name" "$$what"; done
+
+demo: setup  ## set up, then the main job on digits_class0 with a scripted agent
+	@scripts/with_engine.sh scripts/demo.sh
+
+test: setup  ## every check and every test, those against a real engine included
+	@scripts/debian_packages.sh git e2fsprogs mmdebstrap shellcheck || echo "tests that need them are skipped"
+	@scripts/with_engine.sh $(MAKE) everything
+
+everything: check
+	$(BIN)/orch images build
+	$(BIN)/pytest tests/contract tests/integration tests/e2e
+
+check: setup  ## format, lint, types, import contracts, unit and property tests; needs no engine
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@scripts/debian_packages.sh shellcheck || echo "shellcheck is skipped"
+	if command -v shellcheck; then shellcheck $(SHELL_FILES); fi
+	$(BIN)/pytest tests/unit tests/property
+
+bench: setup  ## the whole pipeline against the same number of bare containers
+	@scripts/with_engine.sh $(BIN)/python scripts/bench.py
+
+setup:  ## make .venv from the locked requirements
+	@scripts/setup.sh
+
+lock: setup  ## refresh every lock to the newest releases that fit
+	@scripts/lock.sh
+
+clean:  ## remove what was built; runs, assets and images stay
+	rm -rf .venv build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
