@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from orchestrator.config import bundled
-from orchestrator.domain.task import Asset, CommandValidator, TaskSpec
+from orchestrator.domain.container import Mount
+from orchestrator.domain.task import CommandValidator, TaskSpec
 from orchestrator.errors import TaskPackError, UsageError
 from orchestrator.storage.located_yaml import Document, Loc, read
 
@@ -71,34 +72,23 @@ class Pack:
     document: Document
 
     @property
-    def workspace(self) -> Path:
-        """The shipped solution."""
+    def solution(self) -> Path:
+        """The shipped solution, from which ``/workspace`` is filled."""
         return self.folder / self.spec.workspace.source
 
     @property
-    def evaluator(self) -> Path:
-        """What the score container gets as ``/opt/evaluator``, holding ``score.command``."""
-        return self.mounted(self.spec.score.command)
+    def exclude(self) -> tuple[str, ...]:
+        """Patterns of what never crosses between the solution, a workspace and a replay."""
+        return self.spec.workspace.exclude
 
-    @property
-    def proxy(self) -> Path | None:
-        """What the exploration gets as ``/opt/harness/proxy``, holding ``proxy.command``."""
-        return self.mounted(self.spec.proxy.command) if self.spec.proxy else None
-
-    def mounted(self, command: str) -> Path:
-        """Return what is bound for a script to run: its folder.
+    def script_mount(self, command: str, target: str) -> Mount:
+        """Bind a script of the pack so that it lies in ``target``, with its folder's other files.
 
         A script at the top of the pack comes alone, for its folder is the whole pack.
         """
-        return _mounted(self.folder, command)
-
-    def asset(self, name: str) -> Asset:
-        """Return one asset's entry.
-
-        Raises:
-            KeyError: the task has none of that name.
-        """
-        return self.spec.assets[name]
+        shown = _shown(self.folder, command)
+        inside = target if shown.is_dir() else f"{target}/{shown.name}"
+        return Mount(shown, inside)
 
     def fault(self, *loc: str | int, message: str, severity: Severity = Severity.ERROR) -> Fault:
         """Make a fault that points to a place in ``task.yaml``."""
@@ -304,7 +294,7 @@ def _exposures(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
     """Find what would show an exploration how the final data or the score is made."""
     shown = {"the workspace": (folder / spec.workspace.source).resolve()}
     if spec.proxy:
-        shown["the proxy's folder"] = _mounted(folder, spec.proxy.command).resolve()
+        shown["the proxy's folder"] = _shown(folder, spec.proxy.command).resolve()
     hidden: dict[Loc, str] = {("score", "command"): spec.score.command}
     for name, asset in spec.assets.items():
         hidden["assets", name, "source", "prepare"] = asset.source.prepare
@@ -340,7 +330,7 @@ _FOLDER_RULES: tuple[Callable[[Path, TaskSpec], Iterator[Finding]], ...] = (
 """What ``task.yaml`` promises and its folder must keep."""
 
 
-def _mounted(folder: Path, command: str) -> Path:
+def _shown(folder: Path, command: str) -> Path:
     script = folder / command
     return script if len(PurePosixPath(command).parts) == 1 else script.parent
 
