@@ -1,0 +1,205 @@
+import multiprocessing
+import os
+import signal
+import stat
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from orchestrator.domain.roles import Phase
+from orchestrator.errors import GateRefusedError
+from orchestrator.storage.ledger import Capacity, Claim, Ledger, cpu_list, human
+from tests.unit.records_help import TickingClock
+
+GIB = 1024**3
+FORK = multiprocessing.get_context("fork")
+
+
+def _ledger(tmp_path: Path, cpus: int = 2, memory: int = 4 * GIB) -> Ledger:
+    return Ledger(tmp_path / "host" / "ledger", Capacity(cpus, memory), TickingClock())
+
+
+def _claim(tmp_path: Path, run: str = "run-a", /, **asked: float) -> Claim:
+    wanted = {"cpus": 1.0, "memory": GIB, "disk": 0, **asked}
+    return Claim(
+        run, Phase.REPLAY, wanted["cpus"], int(wanted["memory"]), int(wanted["disk"]), tmp_path
+    )
+
+
+@pytest.fixture
+def cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 4, 7})
+
+
+@pytest.mark.usefixtures("cpus")
+def test_cpus_are_concrete_whole_and_not_shared(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path, cpus=4)
+    first = ledger.reserve(_claim(tmp_path, cpus=1.5))
+    second = ledger.reserve(_claim(tmp_path, "run-b", cpus=2))
+    assert (first.cpuset, second.cpuset) == ("0-1", "4,7")
+    first.release()
+    first.release()
+    with ledger.reserve(_claim(tmp_path, "run-c", cpus=2)) as third:
+        assert third.cpuset == "0-1"
+    second.release()
+    assert ledger.held() == ()
+
+
+@pytest.mark.usefixtures("cpus")
+def test_a_refusal_says_what_is_asked_what_is_free_and_who_holds_it(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    with ledger.reserve(_claim(tmp_path, memory=3.5 * GIB)):
+        with pytest.raises(GateRefusedError) as refusal:
+            ledger.reserve(_claim(tmp_path, "run-b", cpus=2, memory=2 * GIB))
+        assert str(refusal.value) == (
+            "run-b (replay) asks for 2 CPUs (1 free) and 2 GiB of memory (512 MiB free); "
+            f"reserved by run-a (replay, pid {os.getpid()})"
+        )
+        assert "orch status" in refusal.value.remedy
+        assert [held.run_id for held in ledger.held()] == ["run-a"]
+
+
+@pytest.mark.usefixtures("cpus")
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"cpus": 2.5}, r"3 CPUs \(2 in all\)"),
+        ({"memory": 5 * GIB}, r"5 GiB of memory \(4 GiB in all\)"),
+        ({"disk": 2.0**60}, r"of disk at .* in all"),
+    ],
+    ids=["cpus", "memory", "disk"],
+)
+def test_more_than_the_host_has_is_said_so(
+    tmp_path: Path, asked: dict[str, float], says: str
+) -> None:
+    with pytest.raises(GateRefusedError, match=f"can never start on this host: .*{says}"):
+        _ledger(tmp_path).reserve(_claim(tmp_path, **asked))
+
+
+def test_fewer_permitted_cpus_than_capacity_limit_a_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5})
+    with pytest.raises(GateRefusedError, match=r"2 CPUs \(1 in all\)"):
+        _ledger(tmp_path, cpus=8).reserve(_claim(tmp_path, cpus=2))
+
+
+def test_promised_disk_counts_until_it_is_allocated(tmp_path: Path) -> None:
+    found = os.statvfs(tmp_path)
+    free = found.f_bavail * found.f_frsize
+    ledger = _ledger(tmp_path)
+    large = int(free * 0.6)
+    first = ledger.reserve(_claim(tmp_path, memory=0, disk=large))
+    with pytest.raises(GateRefusedError, match=r"of disk at .* free.*reserved by run-a"):
+        ledger.reserve(_claim(tmp_path / "not" / "yet", "run-b", memory=0, disk=large))
+    first.allocated(large)
+    assert [held.disk for held in ledger.held()] == [0]
+    ledger.reserve(_claim(tmp_path, "run-b", memory=0, disk=large)).release()
+    first.release()
+    with pytest.raises(ValueError, match="was released"):
+        first.allocated(1)
+
+
+def test_the_folder_is_for_every_user(tmp_path: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        with _ledger(tmp_path).reserve(_claim(tmp_path)):
+            folder = tmp_path / "host" / "ledger"
+            for made in (folder, folder.parent):
+                assert stat.S_IMODE(made.stat().st_mode) == 0o1777
+            modes = {stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir() if p.is_file()}
+            assert modes == {0o666}
+    finally:
+        os.umask(old)
+
+
+def test_looking_makes_nothing(tmp_path: Path) -> None:
+    assert _ledger(tmp_path).held() == ()
+    assert not (tmp_path / "host").exists()
+
+
+def test_what_a_dead_holder_or_a_stranger_left_counts_for_nothing(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    ledger.reserve(_claim(tmp_path)).release()
+    dead = tmp_path / "host" / "ledger" / "0.reservation"
+    dead.write_bytes(b"{")
+    os.mkfifo(tmp_path / "host" / "ledger" / "1.reservation")
+    assert ledger.held() == ()
+    assert dead.exists()
+    ledger.reserve(_claim(tmp_path, memory=4 * GIB)).release()
+    assert not dead.exists()
+
+
+def test_a_living_record_that_cannot_be_read_is_not_free(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    with ledger.reserve(_claim(tmp_path)):
+        (record,) = (tmp_path / "host" / "ledger").glob("*.reservation")
+        record.write_bytes(b'{"run_id": "\\u001b[31m"}')
+        with pytest.raises(GateRefusedError, match="cannot be read"):
+            ledger.reserve(_claim(tmp_path, "run-b"))
+
+
+def _hold(tmp_path: Path, ready: Connection) -> None:
+    reservation = _ledger(tmp_path).reserve(_claim(tmp_path, "victim", memory=4 * GIB))
+    ready.send(reservation.cpuset)
+    signal.pause()
+
+
+def test_QU_06_a_killed_holders_reservation_is_free_at_once(tmp_path: Path) -> None:
+    ours, theirs = FORK.Pipe()
+    child = FORK.Process(target=_hold, args=(tmp_path, theirs))
+    child.start()
+    assert ours.recv()
+    assert child.pid
+    ledger = _ledger(tmp_path)
+    with pytest.raises(GateRefusedError, match=rf"victim \(replay, pid {child.pid}\)"):
+        ledger.reserve(_claim(tmp_path))
+    os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    ledger.reserve(_claim(tmp_path, memory=4 * GIB)).release()
+
+
+def _race(index: int, tmp_path: Path, start: Barrier, both: Barrier, results: Connection) -> None:
+    ledger = _ledger(tmp_path)
+    start.wait()
+    try:
+        reservation = ledger.reserve(_claim(tmp_path, f"run-{index}", memory=3 * GIB))
+    except GateRefusedError:
+        both.wait()
+        results.send((index, False))
+    else:
+        both.wait()
+        reservation.release()
+        results.send((index, True))
+
+
+def test_of_two_that_race_exactly_one_wins(tmp_path: Path) -> None:
+    for _ in range(20):
+        start, both = FORK.Barrier(2), FORK.Barrier(2)
+        pipes = [FORK.Pipe() for _ in range(2)]
+        racers = [
+            FORK.Process(target=_race, args=(index, tmp_path, start, both, pipes[index][1]))
+            for index in range(2)
+        ]
+        for racer in racers:
+            racer.start()
+        won = sorted(pipe[0].recv()[1] for pipe in pipes)
+        for racer in racers:
+            racer.join()
+        assert won == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("cpus_held", "text"),
+    [((), ""), ((3,), "3"), ((0, 1), "0-1"), ((7, 0, 2, 1, 5, 4), "0-2,4-5,7")],
+)
+def test_cpu_lists_are_the_kernels(cpus_held: tuple[int, ...], text: str) -> None:
+    assert cpu_list(cpus_held) == text
+
+
+def test_bytes_are_said_for_people() -> None:
+    assert [human(n) for n in (0, 1536, 5 * GIB, 3 * 1024**4)] == [
+        "0 B", "1.5 KiB", "5 GiB", "3 TiB",
+    ]  # fmt: skip
