@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from orchestrator.errors import TaskPackError
 from orchestrator.ports import Clock
 from orchestrator.storage import durable
+from receipts.model import faults
 
 START = "sha256:" + "0" * 64
 """What the first entry names as the line before it."""
@@ -200,6 +201,5 @@ def _decode(path: Path, number: int | None, line: bytes) -> Entry:
     except TaskPackError as error:
         raise tampered(path, number, str(error)) from error
     except ValidationError as error:
-        faults = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise tampered(path, number, "; ".join(faults)) from error
+        raise tampered(path, number, faults(error)) from error
     return Entry(**dict(fields))

@@ -8,7 +8,6 @@ pages already, so trying again would report success over lost bytes.
 
 import errno
 import json
-import math
 import os
 import stat
 import tempfile
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from orchestrator.errors import StorageFullError, TaskPackError
+from receipts import reading
+from receipts.errors import MalformedError
 
 MAX_JSON = 64 * 1024**2
 BALLAST = 1024**2
@@ -83,25 +84,13 @@ def write_json(path: Path, value: object, *, replace: bool = False, mode: int = 
 def parse_json(data: bytes) -> Any:
     """Parse strict JSON: UTF-8, no key twice, no lone surrogate, no NaN and no infinity.
 
-    A number that overflows to infinity, such as ``1e999``, is refused too.
-
     Raises:
         TaskPackError: it is not that; the message says what is wrong and where.
     """
     try:
-        text = data.decode()
-        value = json.loads(
-            text,
-            object_pairs_hook=_unique_keys,
-            parse_float=_finite,
-            parse_constant=_no_constant,
-        )
-        if "\\u" in text:
-            # An escaped lone surrogate decodes, but could never be written again.
-            json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise TaskPackError(f"not strict JSON: {error}") from error
-    return value
+        return reading.parse_json(data)
+    except MalformedError as error:
+        raise TaskPackError(str(error)) from error
 
 
 def read_bytes(path: Path, *, max_bytes: int = MAX_JSON) -> bytes:
@@ -112,20 +101,9 @@ def read_bytes(path: Path, *, max_bytes: int = MAX_JSON) -> bytes:
         TaskPackError: it is no regular file, or larger than ``max_bytes``.
     """
     try:
-        # O_NONBLOCK: opening a FIFO must not wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno in {errno.ELOOP, errno.ENXIO}:
-            raise TaskPackError(f"{path}: not a regular file") from error
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise TaskPackError(f"{path}: not a regular file")
-    with os.fdopen(descriptor, "rb") as file:
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise TaskPackError(f"{path}: larger than {max_bytes} bytes")
-    return data
+        return reading.read_file(path, max_bytes=max_bytes)
+    except MalformedError as error:
+        raise TaskPackError(str(error)) from error
 
 
 def read_json(path: Path, *, max_bytes: int = MAX_JSON) -> Any:
@@ -284,23 +262,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise ValueError(f"key {key!r} twice")
-        result[key] = value
-    return result
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"number {text} is out of range")
-    return value
-
-
-def _no_constant(text: str) -> float:
-    raise ValueError(f"{text} is not a number of JSON")
