@@ -45,6 +45,12 @@ class Settings:
         """``DOCKER_HOST`` when set; None means the engine's default socket."""
         return os.environ.get("DOCKER_HOST") or None
 
+    @cached_property
+    def wheels(self) -> Path:
+        """Downloaded wheels for image builds, under ``XDG_CACHE_HOME`` or ``~/.cache``."""
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return Path(cache, "orch", "wheels").absolute()
+
 
 def bundled(name: str) -> Path:
     """Find a folder that comes with the package: ``harness``, ``containers`` or ``tasks``.

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,6 +23,7 @@ import docker
 from docker.errors import APIError, DockerException, ImageNotFound
 from requests.exceptions import RequestException
 
+from orchestrator.adapters.engine_process import START_REMEDY
 from orchestrator.domain.image import image_reference
 from orchestrator.errors import EngineUnavailableError, InfrastructureError, UsageError
 
@@ -49,7 +50,7 @@ def _engine_errors() -> Iterator[None]:
         ) from error
     except (DockerException, RequestException) as error:
         raise EngineUnavailableError(
-            f"no container engine answers: {error}", remedy="orch doctor"
+            f"no container engine answers: {error}", remedy=START_REMEDY
         ) from error
 
 
@@ -95,6 +96,11 @@ class ImageStatus:
     reference: str
     state: ImageState
     size: int
+
+    @property
+    def present(self) -> bool:
+        """The engine holds it, whatever its recipe says by now."""
+        return self.state is not ImageState.ABSENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +159,7 @@ class ImageBuilder:
         """Make the named images, and those they build on, where they are not current.
 
         Args:
-            names: recipe names; empty means all.
+            names: recipes, by name or by reference; empty means all.
             progress: takes one line at a time.
             base: an image to use in place of what mmdebstrap makes; pulled when not present.
 
@@ -161,13 +167,7 @@ class ImageBuilder:
             UsageError: a name is unknown, or mmdebstrap is not installed.
             InfrastructureError: a download, mmdebstrap or the engine failed.
         """
-        for name in names:
-            if name not in self._recipes:
-                raise UsageError(
-                    f"no recipe is named {name!r}; there are {', '.join(self._recipes)}",
-                    remedy="orch images",
-                )
-        wanted = self._with_parents(names or tuple(self._recipes))
+        wanted = self._with_parents([self._named(name) for name in names] or self._recipes)
         with _engine_errors():
             for name in wanted:
                 recipe = self._recipes[name]
@@ -179,7 +179,16 @@ class ImageBuilder:
                 progress(f"{recipe.reference}: done")
             return tuple(self._status(self._recipes[name]) for name in wanted)
 
-    def _with_parents(self, names: Sequence[str]) -> tuple[str, ...]:
+    def _named(self, name: str) -> str:
+        for recipe in self._recipes.values():
+            if name in (recipe.name, recipe.reference):
+                return recipe.name
+        raise UsageError(
+            f"no recipe is named {name!r}; there are {', '.join(self._recipes)}",
+            remedy="orch images",
+        )
+
+    def _with_parents(self, names: Iterable[str]) -> tuple[str, ...]:
         wanted: list[str] = []
         for name in names:
             chain = [name]
