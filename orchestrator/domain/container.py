@@ -43,7 +43,7 @@ class Limits:
     pids: int
     cpuset: str = ""
     file_size: int | None = None
-    open_files: int = 65536
+    open_files: int = 16384
     message_queue: int = 819_200
     log: int = 16 * 1024**2
 
@@ -83,6 +83,9 @@ class ContainerStatus(StrEnum):
     DEAD = "dead"
 
 
+_ENDED = frozenset({ContainerStatus.EXITED, ContainerStatus.REMOVING, ContainerStatus.DEAD})
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerState:
     """One inspection. Times are the engine's RFC 3339 text; ``exit_code`` only once it exited."""
@@ -94,6 +97,11 @@ class ContainerState:
     finished_at: str
     pid: int
     error: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing runs in it any more, for good."""
+        return self.status in _ENDED
 
 
 @dataclass(frozen=True, slots=True)

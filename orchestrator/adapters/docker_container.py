@@ -1,0 +1,213 @@
+"""One container of a Docker-compatible engine."""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from typing_extensions import override
+
+from orchestrator.adapters.background import in_background
+from orchestrator.adapters.cgroup_memory import UNREADABLE, memory_of
+from orchestrator.adapters.docker_api import ConflictError, DockerApi
+from orchestrator.adapters.docker_exec import CappedOutput, Command, run
+from orchestrator.adapters.docker_terminal import join_terminal
+from orchestrator.adapters.docker_watch import Watch, inspect
+from orchestrator.domain.container import (
+    ContainerEnd,
+    ContainerState,
+    ContainerStatus,
+    ExecResult,
+)
+from orchestrator.errors import ContainerLostError, InfrastructureError, OrchError
+from orchestrator.ports import Container, ContainerProcess, LogSink, MemoryUse
+
+REMOVAL = {"force": "1", "v": "1"}  # also when it runs, and with its volumes
+_PAUSE_TRIES = 3
+_CHANGES = 1000
+
+
+class DockerContainer(Container):
+    """A container by its id. Build one with ``DockerEngine.create`` or ``find``."""
+
+    def __init__(
+        self, api: DockerApi, container_id: str, name: str, labels: Mapping[str, str]
+    ) -> None:
+        self._api = api
+        self._id = container_id
+        self._name = name
+        self._labels = MappingProxyType(dict(labels))
+        self._watch: Watch | None = None
+        self._pid = 0
+        self._last_memory = UNREADABLE
+        self._memory_at_oom = UNREADABLE
+
+    @property
+    @override
+    def id(self) -> str:
+        return self._id
+
+    @property
+    @override
+    def name(self) -> str:
+        return self._name
+
+    @property
+    @override
+    def labels(self) -> Mapping[str, str]:
+        return self._labels
+
+    @override
+    def start(self, sink: LogSink) -> None:
+        watch = self._new_watch(sink, ContainerStatus.CREATED, self._api.incarnation())
+        try:
+            self._call("start")
+        except OrchError:
+            watch.close()
+            raise
+        watch.begin(running=True)
+
+    @override
+    def adopt(self, sink: LogSink, incarnation: str = "") -> None:
+        state = self.state()
+        running = not state.ended
+        started_by = incarnation or (self._api.incarnation() if running else "")
+        self._new_watch(sink, state.status, started_by).begin(running=running)
+
+    def _new_watch(self, sink: LogSink, status: ContainerStatus, incarnation: str) -> Watch:
+        self._watch = Watch(
+            self._api,
+            self._id,
+            sink,
+            status=status,
+            incarnation=incarnation,
+            on_oom=self._note_memory_at_oom,
+        )
+        return self._watch
+
+    @override
+    def state(self) -> ContainerState:
+        return inspect(self._api, self._id)
+
+    @override
+    def wait(self, timeout: float) -> ContainerEnd | None:
+        if self._watch is None:
+            raise RuntimeError(f"container {self._name} is neither started nor adopted")
+        return self._watch.wait(timeout)
+
+    @override
+    def pause(self, timeout: float = 30.0) -> None:
+        pausing = in_background("container-pause", self._pause)
+        try:
+            pausing.result(timeout)
+        except TimeoutError as error:
+            raise InfrastructureError(
+                f"container {self._name} could not be paused within {timeout:g} s"
+            ) from error
+
+    def _pause(self) -> None:
+        """Try three times: a process that forks without end can outrun the freezer."""
+        refusals = []
+        for _ in range(_PAUSE_TRIES):
+            try:
+                return self._call("pause")
+            except InfrastructureError as refusal:
+                if self.state().status is ContainerStatus.PAUSED:
+                    return None
+                refusals.append(refusal)
+        raise refusals[-1]
+
+    @override
+    def unpause(self) -> None:
+        try:
+            self._call("unpause")
+        except ConflictError:
+            if self.state().status is ContainerStatus.PAUSED:
+                raise
+
+    @override
+    def kill(self, signal: str = "KILL") -> None:
+        try:
+            self._call("kill", signal=signal)
+        except ContainerLostError:
+            return
+        except ConflictError:
+            if not self.state().ended:
+                raise
+
+    @override
+    def execute(
+        self,
+        argv: tuple[str, ...],
+        *,
+        user: str,
+        env: Mapping[str, str],
+        workdir: str,
+        timeout: float | None,
+        on_output: Callable[[bytes], None] | None = None,
+        max_output: int = 1024 * 1024,
+    ) -> ExecResult:
+        command = Command(argv, user=user, env=env, workdir=workdir)
+        return run(self._api, self._id, command, timeout, CappedOutput(max_output, on_output))
+
+    @override
+    def interact(self, argv: tuple[str, ...], *, user: str, env: Mapping[str, str]) -> int:
+        return join_terminal(self._api, self._id, Command(argv, user=user, env=env))
+
+    @override
+    def processes(self) -> tuple[ContainerProcess, ...]:
+        try:
+            listed = self._api.call(
+                "GET", f"/containers/{self._id}/top", query={"ps_args": "-eo pid,ppid,uid,args"}
+            )
+        except ConflictError:
+            return ()
+        return tuple(
+            ContainerProcess(pid=int(pid), ppid=int(ppid), user=user, command=command)
+            for pid, ppid, user, command in listed["Processes"]
+        )
+
+    @override
+    def memory(self) -> MemoryUse:
+        if not self._pid:
+            self._pid = self.state().pid
+        now = memory_of(self._pid, self._id)
+        if now.peak is not None:
+            self._last_memory = now
+            return now
+        return self._memory_at_end()
+
+    def _memory_at_end(self) -> MemoryUse:
+        """Return the last readings. A zero read before the end does not say that it stayed so."""
+        last, at_oom = self._last_memory, self._memory_at_oom
+        reached = last.limit_reached or None
+        return MemoryUse(
+            peak=max((use.peak for use in (last, at_oom) if use.peak is not None), default=None),
+            limit_reached=reached if at_oom.limit_reached is None else at_oom.limit_reached,
+        )
+
+    def _note_memory_at_oom(self) -> None:
+        self._memory_at_oom = self.memory()
+
+    @override
+    def changes(self) -> tuple[str, ...]:
+        listed = self._api.call("GET", f"/containers/{self._id}/changes") or ()
+        return tuple(change["Path"] for change in listed[:_CHANGES])
+
+    @override
+    def has_file(self, path: str) -> bool:
+        try:
+            self._api.call("HEAD", f"/containers/{self._id}/archive", query={"path": path})
+        except ContainerLostError:
+            self.state()  # lost itself, if this raises
+            return False
+        return True
+
+    @override
+    def remove(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        with contextlib.suppress(ContainerLostError):
+            self._api.call("DELETE", f"/containers/{self._id}", query=REMOVAL)
+
+    def _call(self, verb: str, **query: str) -> None:
+        self._api.call("POST", f"/containers/{self._id}/{verb}", query=query)

@@ -1,0 +1,161 @@
+"""A Docker-compatible engine (Docker 20.10 or later, Podman) behind its HTTP API."""
+
+import hashlib
+import tarfile
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import IO, Any
+from urllib.parse import quote
+
+import rfc8785
+from typing_extensions import override
+
+from orchestrator.adapters.docker_api import DockerApi
+from orchestrator.adapters.docker_container import REMOVAL, DockerContainer
+from orchestrator.adapters.docker_spec import create_body
+from orchestrator.domain.container import (
+    ContainerSpec,
+    EngineIdentity,
+    HostAbilities,
+    ImageIdentity,
+)
+from orchestrator.errors import ContainerLostError, InfrastructureError, UsageError
+from orchestrator.ports import Container, ContainerEngine
+
+_EXECUTION_CONFIG = (
+    "Env",
+    "Entrypoint",
+    "Cmd",
+    "User",
+    "WorkingDir",
+    "Volumes",
+    "Shell",
+    "StopSignal",
+    "Healthcheck",
+)
+
+
+class DockerEngine(ContainerEngine):
+    """The engine at ``address`` (as in ``DOCKER_HOST``; None means the default socket).
+
+    Args:
+        address: where it listens.
+        timeout: seconds after which a call counts as unanswered. Waiting for a container is not
+            bounded by it.
+    """
+
+    def __init__(self, address: str | None = None, *, timeout: int = 60) -> None:
+        self._api = DockerApi(address, timeout=timeout)
+        self._known: tuple[str, dict[str, Any]] | None = None
+
+    @override
+    def identity(self) -> EngineIdentity:
+        incarnation, info = self._info()
+        components = self._api.version.get("Components") or ()
+        names = " ".join(component["Name"] for component in components).lower()
+        return EngineIdentity(
+            engine_id=info["ID"],
+            version=info["ServerVersion"],
+            address=self._api.address,
+            incarnation=incarnation,
+            kind="podman" if "podman" in names else "docker",
+        )
+
+    @override
+    def abilities(self) -> HostAbilities:
+        _, info = self._info()
+        security = " ".join(info["SecurityOptions"] or ())
+        return HostAbilities(
+            cpus=info["NCPU"],
+            memory=info["MemTotal"],
+            runtimes=tuple(sorted(info["Runtimes"])),
+            cgroup_version=int(info["CgroupVersion"]),
+            cpuset=info["CPUSet"],
+            pids_limit=info["PidsLimit"],
+            swap_limit=info["SwapLimit"],
+            seccomp="name=seccomp" in security,
+            rootless="name=rootless" in security,
+            storage_driver=info["Driver"],
+        )
+
+    def _info(self) -> tuple[str, dict[str, Any]]:
+        """Return incarnation and ``/info``, asked again only when the engine may be another."""
+        incarnation = self._api.incarnation()
+        if (
+            self._known is None
+            or "" in (incarnation, self._known[0])
+            or (self._known[0] != incarnation)
+        ):
+            self._known = (incarnation, self._api.call("GET", "/info"))
+        return self._known
+
+    @override
+    def image(self, reference: str) -> ImageIdentity:
+        found = self._inspect_image(reference)
+        config = found["Config"] or {}
+        identity = {
+            "diff_ids": found["RootFS"]["Layers"],
+            "config": {key: config[key] for key in _EXECUTION_CONFIG if config.get(key)},
+        }
+        return ImageIdentity(
+            reference=reference,
+            digest="image:v1:sha256:" + hashlib.sha256(rfc8785.dumps(identity)).hexdigest(),
+            engine_id=found["Id"],
+            volumes=tuple(sorted(config.get("Volumes") or ())),
+            env=MappingProxyType(dict(entry.split("=", 1) for entry in config.get("Env") or ())),
+        )
+
+    def _inspect_image(self, reference: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = self._api.call("GET", f"/images/{quote(reference)}/json")
+        except ContainerLostError as error:
+            raise UsageError(
+                f"the engine has no image {reference!r}",
+                remedy=f"run `orch images build {reference}`, or pull it",
+            ) from error
+        return found
+
+    @override
+    def image_files(self, reference: str) -> Iterator[tuple[str, IO[bytes]]]:
+        identity = self._inspect_image(reference)
+        body = {"Image": identity["Id"], "Cmd": ["true"], "HostConfig": {"NetworkMode": "none"}}
+        container_id = self._api.call("POST", "/containers/create", body=body)["Id"]
+        try:
+            with self._api.download(f"/containers/{container_id}/export") as archive:
+                yield from _regular_files(archive)
+        finally:
+            self._api.call("DELETE", f"/containers/{container_id}", query=REMOVAL)
+
+    @override
+    def create(self, spec: ContainerSpec) -> Container:
+        try:
+            made = self._api.call(
+                "POST", "/containers/create", query={"name": spec.name}, body=create_body(spec)
+            )
+        except ContainerLostError as error:  # what the engine does not know here is the image
+            raise InfrastructureError(
+                f"container {spec.name} was not made: {error}",
+                remedy=f"run `orch images build {spec.image}`, or pull it",
+            ) from error
+        return DockerContainer(self._api, made["Id"], spec.name, spec.labels)
+
+    @override
+    def find(self, labels: Mapping[str, str]) -> tuple[Container, ...]:
+        filters = {"label": [f"{key}={value}" for key, value in labels.items()]}
+        found = self._api.call("GET", "/containers/json", query={"all": "1", "filters": filters})
+        return tuple(
+            DockerContainer(self._api, it["Id"], it["Names"][0].removeprefix("/"), it["Labels"])
+            for it in found
+        )
+
+    @override
+    def close(self) -> None:
+        self._api.close()
+
+
+def _regular_files(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
+    """Walk a tar as it streams by; a hard link has no bytes of its own there."""
+    with tarfile.open(fileobj=archive, mode="r|") as tar:
+        for member in tar:
+            if member.isreg() and (reader := tar.extractfile(member)) is not None:
+                yield f"/{member.name}", reader
