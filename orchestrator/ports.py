@@ -5,7 +5,8 @@ one contract suite runs against fake and real alike.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -163,6 +164,14 @@ class Container(Protocol):
         """Read its cgroup's memory counters."""
         ...
 
+    def changes(self) -> tuple[str, ...]:
+        """List what was changed in its own layer (not in mounts or tmpfs), at most 1,000 paths."""
+        ...
+
+    def has_file(self, path: str) -> bool:
+        """Tell whether ``path`` exists in its file system, started or not."""
+        ...
+
     def remove(self) -> None:
         """Remove it by force; gone already is fine."""
         ...
@@ -237,14 +246,16 @@ class Volume(Protocol):
         ...
 
     def close(self) -> None:
-        """Unmount and free what was opened; the files stay readable under ``path`` only if
-        ``keep`` was asked at creation. Calling it twice is fine.
-        """
+        """Unmount and free what was opened. Calling it twice is fine."""
         ...
 
 
 class Volumes(Protocol):
     """Makes size-limited folders."""
+
+    def relaxations(self) -> tuple[str, ...]:
+        """Say what keeps its volumes from being official; empty when nothing does."""
+        ...
 
     def create(self, folder: Path, size: int, *, owner: tuple[int, int]) -> Volume:
         """Make an empty folder at ``folder`` that holds at most ``size`` bytes for ``owner``.
@@ -321,4 +332,66 @@ class Agent(Protocol):
 
     def run(self, session: AgentSession) -> None:
         """Work until done; returning without a submission is an early exit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A file or link to be stored: ``content`` yields exactly ``size`` bytes, once."""
+
+    path: bytes
+    mode: str
+    size: int
+    content: Iterator[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file or link of a stored tree; ``key`` names its content in the store."""
+
+    path: bytes
+    mode: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class PatchRefused:
+    """The store would not apply a patch; ``reason`` is its own text, for people only."""
+
+    reason: str
+
+
+class Trees(Protocol):
+    """A private store of trees that lives as long as it is open.
+
+    Nothing in a stored tree can change how the store works or make it run anything. Every method
+    raises InfrastructureError when the store itself fails.
+    """
+
+    def add(self, blobs: Iterable[Blob]) -> str:
+        """Store a tree; return its name. Paths are distinct, and none lies below another."""
+        ...
+
+    def diff(self, before: str, after: str, destination: Path) -> None:
+        """Write the patch that makes ``after`` of ``before``; no bytes if they are equal."""
+        ...
+
+    def apply(self, base: str, patch: Path) -> str | PatchRefused:
+        """Apply a patch to a stored tree, all or nothing; return the name of the result."""
+        ...
+
+    def files(self, tree: str) -> tuple[StoredFile, ...]:
+        """List a tree's files and links by path."""
+        ...
+
+    def read(self, key: str, take: Callable[[bytes], object]) -> None:
+        """Hand a file's content, in pieces, to ``take``."""
+        ...
+
+
+class TreeStore(Protocol):
+    """Opens private stores of trees."""
+
+    def open(self) -> AbstractContextManager[Trees]:
+        """Open an empty store; it is gone with all its content when the context ends."""
         ...
