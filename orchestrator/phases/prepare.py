@@ -1,0 +1,227 @@
+"""Prepare: make a task's assets in a container of its own, and lock their digests.
+
+The container sees the whole pack and nothing else. What it makes goes into the asset store,
+read-only. An asset without a lock gets one in ``task.yaml``; one that differs from its lock is
+refused, unless the operator asked for new locks. What is there and intact is not made again.
+"""
+
+import dataclasses
+import os
+import secrets
+import shlex
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from orchestrator.domain.container import ContainerSpec, Mount
+from orchestrator.domain.image import image_reference
+from orchestrator.domain.roles import Phase
+from orchestrator.domain.task import merge
+from orchestrator.errors import AssetMismatchError, TaskPackError
+from orchestrator.evidence.tree import tree_digest
+from orchestrator.ports import Clock, ContainerEngine
+from orchestrator.sandbox import PHASE_LABEL, Users, container_spec
+from orchestrator.storage.assets import AssetStore, discard, seal
+from orchestrator.storage.durable import make_folder, write_file
+from orchestrator.storage.located_yaml import Document, parse, set_in_mapping
+from orchestrator.storage.pack import Pack
+
+WALL = 3600.0
+"""Seconds that one prepare script may take."""
+_IMAGE = "prepare-sklearn"
+_TICK = 0.5
+_NS = 1_000_000_000
+_TAIL = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class PreparePlan:
+    """What to prepare. ``update`` makes everything again and replaces locks that differ."""
+
+    pack: Pack
+    update: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PreparePorts:
+    """What preparing needs from outside."""
+
+    engine: ContainerEngine
+    store: AssetStore
+    clock: Clock
+    users: Users
+    say: Callable[[str], None]
+
+
+class How(StrEnum):
+    """What became of one asset."""
+
+    PRESENT = "present"
+    MADE = "made"
+    LOCKED = "made and locked"
+    RELOCKED = "made and locked anew"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One asset, ready in the store at ``folder``."""
+
+    asset: str
+    digest: str
+    folder: Path
+    how: How
+
+
+class _Tail:
+    """Keeps the end of what a script prints, to show when it fails."""
+
+    def __init__(self) -> None:
+        self.kept = b""
+
+    def write(self, stream: str, data: bytes) -> None:
+        del stream
+        self.kept = (self.kept + data)[-_TAIL:]
+
+
+def run(plan: PreparePlan, ports: PreparePorts) -> tuple[Prepared, ...]:
+    """Make what is missing or damaged, and lock what has no lock.
+
+    Raises:
+        TaskPackError: a script failed or did not make what the task promises.
+        AssetMismatchError: what was made differs from its lock; nothing was stored.
+        UsageError: the image is not there.
+    """
+    pack = plan.pack
+    done = [] if plan.update else [*_present(pack, ports.store)]
+    todo = sorted(set(pack.spec.assets) - {asset.asset for asset in done})
+    if not todo:
+        return tuple(done)
+    scratch = ports.store.scratch()
+    try:
+        out = scratch / "out"
+        make_folder(out)
+        _give(out, ports.users)
+        for script in sorted({pack.spec.assets[asset].source.prepare for asset in todo}):
+            _run_script(pack, script, out, ports)
+        made = {asset: _identify(pack, asset, out / asset) for asset in todo}
+        if not plan.update:
+            _refuse_mismatch(pack, made)
+        for asset, digest in made.items():
+            place = ports.store.adopt(pack, asset, out / asset, digest)
+            done.append(Prepared(asset, digest, place, _how(pack, asset, digest)))
+    finally:
+        discard(scratch)
+    _lock(pack, made)
+    return tuple(sorted(done, key=lambda asset: asset.asset))
+
+
+def _present(pack: Pack, store: AssetStore) -> list[Prepared]:
+    found = []
+    for name, asset in pack.spec.assets.items():
+        if asset.digest is None:
+            continue
+        folder = store.folder(pack, name, asset.digest)
+        if folder.is_dir() and tree_digest(folder) == asset.digest:
+            found.append(Prepared(name, asset.digest, folder, How.PRESENT))
+    return found
+
+
+def _run_script(pack: Pack, script: str, out: Path, ports: PreparePorts) -> None:
+    """Run one script of the pack to its end."""
+    ports.say(f"running {script} of {pack.spec.name}")
+    output = _Tail()
+    deadline = ports.clock.boottime_ns() + int(WALL * _NS)
+    container = ports.engine.create(_spec(pack, script, out, ports))
+    try:
+        container.start(output)
+        while (end := container.wait(_TICK)) is None:
+            if ports.clock.boottime_ns() > deadline:
+                raise TaskPackError(f"{pack.folder / script} ran for more than {WALL:.0f} s")
+    finally:
+        container.remove()
+    if end.state.exit_code != 0:
+        tail = output.kept.decode("utf-8", "replace").strip()
+        memory = " (out of memory)" if end.state.oom_killed else ""
+        raise TaskPackError(
+            f"{pack.folder / script} failed with exit {end.state.exit_code}{memory}:\n{tail}"
+        )
+
+
+def _spec(pack: Pack, script: str, out: Path, ports: PreparePorts) -> ContainerSpec:
+    resources = merge(pack.spec.defaults, pack.spec.prepare)
+    image = image_reference(pack.spec.prepare.image or _IMAGE)
+    ports.engine.image(image)
+    spec = container_spec(
+        name=f"orch-prepare-{secrets.token_hex(6)}",
+        phase=Phase.EXPLORE,
+        image=image,
+        argv=("python3", f"/opt/pack/{script}", "/out"),
+        user=ports.users.agent,
+        agent=ports.users.agent,
+        resources=resources,
+        mounts=(Mount(pack.folder, "/opt/pack"), Mount(out, "/out", writable=True)),
+        env={},
+        labels={},
+        workdir="/",
+    )
+    return dataclasses.replace(spec, labels={**spec.labels, PHASE_LABEL: "prepare"})
+
+
+def _give(folder: Path, users: Users) -> None:
+    """Let the container's user write here; an ordinary user's containers run as that user."""
+    if os.geteuid() == 0:
+        os.chown(folder, *users.agent)
+
+
+def _identify(pack: Pack, asset: str, made: Path) -> str:
+    """Seal what a script made and return its digest."""
+    if not made.is_dir():
+        script = pack.folder / pack.spec.assets[asset].source.prepare
+        raise TaskPackError(f"{script} did not make the asset {asset} (no folder /out/{asset})")
+    seal(made)
+    return tree_digest(made)
+
+
+def _refuse_mismatch(pack: Pack, made: Mapping[str, str]) -> None:
+    """Refuse what differs from its lock, all assets in one message.
+
+    Raises:
+        AssetMismatchError: at least one differs.
+    """
+    wrong = [
+        f"asset {asset} of task {pack.spec.name} came out as {digest}, task.yaml locks {locked}"
+        for asset, digest in sorted(made.items())
+        if (locked := pack.spec.assets[asset].digest) is not None and locked != digest
+    ]
+    if wrong:
+        remedy = f"orch task prepare --update {shlex.quote(str(pack.folder))}    makes new locks"
+        raise AssetMismatchError("\n".join(wrong), remedy=remedy)
+
+
+def _how(pack: Pack, asset: str, digest: str) -> How:
+    locked = pack.spec.assets[asset].digest
+    if locked is None:
+        return How.LOCKED
+    return How.MADE if locked == digest else How.RELOCKED
+
+
+def _lock(pack: Pack, made: Mapping[str, str]) -> None:
+    """Write locks that are new into ``task.yaml``; every other byte of it stays.
+
+    Raises:
+        TaskPackError: the file is not one that can be edited; it is as it was.
+    """
+    document: Document | None = pack.document
+    for asset, digest in made.items():
+        if document is not None and pack.spec.assets[asset].digest != digest:
+            text = set_in_mapping(document, ("assets", asset), "digest", digest)
+            document, _ = parse(text)
+    if document is None or any(
+        document.data["assets"][asset].get("digest") != digest for asset, digest in made.items()
+    ):
+        raise TaskPackError(f"{pack.source}: no digest can be written into this file")
+    if document is not pack.document:
+        mode = stat.S_IMODE(pack.source.stat().st_mode)
+        write_file(pack.source, document.text.encode(), replace=True, mode=mode)
