@@ -7,10 +7,11 @@ and the module is imported when the command is called. There it must be one of
   annotated as typer reads them, its docstring the help text; or
 * for a command with subcommands, ``app: typer.Typer``.
 
-A command takes ``context: typer.Context`` first, its options after ``*``, and asks ``cli.context.invocation(context)`` for the
-settings. It prints through ``cli.render`` alone and raises ``OrchError``. To end with a code that
-is no error (``orch verify`` and its findings) it returns an ``Exit`` or raises ``typer.Exit``.
-Every option gets its variable from its name: ``--json`` of ``status`` is ``ORCH_STATUS_JSON``.
+A command takes ``context: typer.Context`` first and its options after ``*``, and asks
+``cli.context.invocation(context)`` for the settings. It prints through ``cli.render`` alone and
+raises ``OrchError``. To end with a code that is no error (``orch verify`` and its findings) it
+returns an ``Exit`` or raises ``typer.Exit``. Every option gets its variable from its name:
+``--json`` of ``status`` is ``ORCH_STATUS_JSON``.
 """
 
 import importlib

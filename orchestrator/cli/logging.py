@@ -1,0 +1,58 @@
+"""Where orch's own log goes: always into a file, with ``-v`` to the terminal too.
+
+A line of the file is one JSON object, everything beyond printable ASCII escaped. The file is made
+by the first line that is logged, so that commands which only read leave no trace.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+from orchestrator.cli.render import Stream, emit, one_line
+
+LOG_NAME = "orch.log"
+
+
+class _File:
+    """Appends lines to a file that is opened when the first one comes."""
+
+    def __init__(self, path: Path, *, echo: bool) -> None:
+        self._path = path
+        self._echo = echo
+
+    def msg(self, line: str, *, said: str) -> None:
+        """Write ``line``; show ``said`` on the terminal where that was asked for."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="ascii") as file:
+            file.write(line + "\n")
+        if self._echo:
+            emit(said, to=Stream.ERR)
+
+    debug = info = warning = error = critical = exception = msg
+
+
+def configure(folder: Path, *, verbose: bool) -> None:
+    """Send every structlog logger to ``folder/orch.log`` and, when ``verbose``, to stderr."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _rendered,
+        ],
+        logger_factory=lambda *_names: _File(folder / LOG_NAME, echo=verbose),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _rendered(
+    logger: WrappedLogger, method: str, event: EventDict
+) -> tuple[tuple[str], dict[str, Any]]:
+    """Render an event twice: as JSON for the file and as a line for a person."""
+    line = structlog.processors.JSONRenderer(ensure_ascii=True)(logger, method, dict(event))
+    time, level, what = event.pop("timestamp"), event.pop("level"), event.pop("event")
+    rest = " ".join(f"{key}={value}" for key, value in event.items())
+    return (str(line),), {"said": one_line(f"{time} {level} {what} {rest}")}

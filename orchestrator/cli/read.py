@@ -1,0 +1,131 @@
+"""The commands that read: ``status``, ``show``, ``lifecycle``, ``logs`` and ``report``.
+
+They append nothing, repair nothing and judge nothing.
+"""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.context import invocation
+from orchestrator.cli.render import emit, emit_json, one_line, pairs, table
+from orchestrator.errors import UsageError
+from orchestrator.report import lookup, words
+from orchestrator.report.documents import document
+from orchestrator.report.facts import next_command, sections
+from orchestrator.report.html import write_report
+from orchestrator.report.output import output_files, told
+from orchestrator.report.overview import Row, overview
+from orchestrator.report.story import Moment, tell
+from orchestrator.report.views import AttemptView, attempts, read, read_attempt
+from orchestrator.storage.layout import RunsFolder
+from orchestrator.wiring import system_clock
+
+Id = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="A run id, a path id, the beginning of either, or a run's folder."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def status(context: typer.Context, *, json: Json = False) -> None:
+    """List attempts with their state and best score."""
+    runs = RunsFolder(invocation(context).settings.runs)
+    rows = overview(attempts(runs), now=system_clock().utc())
+    if json:
+        emit_json([row.document() for row in rows])
+    elif rows:
+        emit("\n".join(table(Row.HEADINGS, (row.cells() for row in rows))))
+        for fault in (fault for row in rows for fault in row.faults()):
+            emit(one_line(f"fault: {fault}"))
+    else:
+        emit(f"no attempts in {runs.root}; start one: orch explore task.yaml --model MODEL")
+
+
+def show(context: typer.Context, run: Id, *, json: Json = False) -> None:
+    """Show everything known of one run."""
+    view = read(lookup.resolve(RunsFolder(invocation(context).settings.runs), run))
+    if json:
+        emit_json(document(view))
+        return
+    for section in sections(view):
+        emit(section.title)
+        if section.facts:
+            emit("\n".join(pairs(section.facts)))
+        for part in section.tables:
+            emit(f"  {part.title}")
+            emit("\n".join(f"    {line}" for line in table(part.headings, part.rows)))
+        emit()
+    if isinstance(view, AttemptView):
+        emit(f"next: {next_command(view)}")
+
+
+def lifecycle(context: typer.Context, run: Id, *, json: Json = False) -> None:
+    """Tell the story of one run with its times."""
+    view = read(lookup.resolve(RunsFolder(invocation(context).settings.runs), run))
+    story = tell(view)
+    if json:
+        emit_json([moment.document() for moment in story])
+        return
+    emit("\n".join(table(("time (UTC)", "elapsed", "run", "event", "what"), map(_told, story))))
+    for fault in view.faults:
+        emit(one_line(f"fault: {fault}"))
+
+
+def logs(
+    context: typer.Context,
+    run: Id,
+    *,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The bytes as they came; never to a terminal.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Print what a run's container wrote."""
+    found = lookup.resolve(RunsFolder(invocation(context).settings.runs), run)
+    files = output_files(found)
+    if raw:
+        _copy_raw(files)
+    elif json:
+        emit_json([{"file": path.name, "lines": list(told(path))} for path in files])
+    elif not files:
+        emit(f"{lookup.path_id(found)} has written nothing")
+    else:
+        for path in files:
+            emit(f"== {path.name}")
+            for line in told(path):
+                emit(line)
+
+
+def report(context: typer.Context, run: Id, *, json: Json = False) -> None:
+    """Write an attempt's report as one HTML file."""
+    found = lookup.resolve(RunsFolder(invocation(context).settings.runs), run)
+    view = read_attempt(lookup.attempt_of(found))
+    path = write_report(view, now=system_clock().utc())
+    if json:
+        emit_json({"id": view.id, "report": str(path)})
+    else:
+        emit(str(path))
+
+
+def _told(moment: Moment) -> tuple[str, ...]:
+    since = "" if moment.elapsed is None else words.elapsed(moment.elapsed)
+    return words.utc(moment.utc).removesuffix(" UTC"), since, moment.run, moment.event, moment.text
+
+
+def _copy_raw(files: Sequence[Path]) -> None:
+    if sys.stdout.isatty():
+        raise UsageError(
+            "raw output may act on a terminal",
+            remedy="send it elsewhere: orch logs --raw ID > FILE",
+        )
+    for path in files:
+        with path.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,112 @@
+"""An attempt's report as one HTML file that needs nothing else and runs nothing.
+
+Every template escapes every value, whatever the template's name. The page's policy allows one
+style sheet, by its hash, and nothing besides.
+"""
+
+import base64
+import hashlib
+from datetime import datetime
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from orchestrator import __version__
+from orchestrator.lifecycle.machine import State
+from orchestrator.report import facts, words
+from orchestrator.report.chart import chart_of
+from orchestrator.report.story import tell
+from orchestrator.report.views import (
+    AttemptView,
+    ReplayView,
+    ScoringView,
+    score_of,
+    scoring_of,
+    state_word,
+)
+from orchestrator.storage import durable
+
+_PACKAGE = "orchestrator.report"
+
+
+def environment() -> Environment:
+    """Make the one template environment; autoescape is on for every template."""
+    made = Environment(
+        loader=PackageLoader(_PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"utc": words.utc, "elapsed": words.elapsed}
+    return made
+
+
+def render(view: AttemptView, *, now: datetime) -> str:
+    """Render the report of an attempt as it stands; ``now`` is printed as the time of writing."""
+    style = _style()
+    replay = headline(view)
+    scoring = scoring_of(replay) if replay else None
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            style=Markup(style),  # noqa: S704 - our own file, no data in it
+            policy=policy(style),
+            view=view,
+            title=(view.plan.task.title or view.plan.task.name) if view.plan else view.id,
+            state=state_word(view),
+            score=score_of(replay) if replay else None,
+            scoring=scoring,
+            chart=chart_of(scoring) if scoring else None,
+            tables=_tables(scoring),
+            sections=facts.sections(view),
+            story=tell(view),
+            hashes=facts.hashes(view),
+            figure=words.figure,
+            written=f"{now:%Y-%m-%d %H:%M:%S} UTC",
+            version=__version__,
+        )
+    )
+
+
+def write_report(view: AttemptView, *, now: datetime) -> Path:
+    """Write ``analysis/report.html`` of an attempt, replacing an earlier one; return its path.
+
+    Raises:
+        StorageFullError: no space; an earlier report is intact.
+    """
+    folder = view.folder.analysis
+    durable.make_folder(folder, exist_ok=True)
+    path = folder / "report.html"
+    durable.write_file(path, render(view, now=now).encode(), replace=True)
+    return path
+
+
+def policy(style: str) -> str:
+    """Write the content security policy of a page whose only style sheet is ``style``."""
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+def headline(view: AttemptView) -> ReplayView | None:
+    """Choose the replay whose result heads the page: the finished official one, else the latest."""
+    official = (
+        replay
+        for replay in view.replays
+        if replay.journal.state is State.TERMINAL_BEHAVIOR
+        and replay.plan
+        and replay.plan.series == "official"
+    )
+    return next(official, view.replays[-1] if view.replays else None)
+
+
+def _tables(scoring: ScoringView | None) -> tuple[facts.Table, ...]:
+    both = (facts.scores(scoring), facts.components(scoring)) if scoring else ()
+    return tuple(table for table in both if table.rows)
+
+
+def _style() -> str:
+    return resources.files(_PACKAGE).joinpath("templates/report.css").read_text(encoding="utf-8")

@@ -1,0 +1,153 @@
+"""Finding a run by what a person types: an id, a part of one, or a folder.
+
+Every attempt, replay and scoring has a ``run_id`` (32 hex digits, in its plan) and a path id
+(``<config>/attempt-001/replay-001/score-001``). Both may be shortened: a run id to its first four
+or more digits, a path id part by part, as long as one run alone is meant.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from orchestrator.errors import UsageError
+from orchestrator.storage.layout import (
+    AttemptFolder,
+    ReplayFolder,
+    RunsFolder,
+    ScoringFolder,
+    number_of,
+)
+
+RunFolder = AttemptFolder | ReplayFolder | ScoringFolder
+
+_RUN_ID = re.compile(r"[0-9a-f]{4,32}")
+_DEPTHS: dict[type[RunFolder], int] = {AttemptFolder: 2, ReplayFolder: 3, ScoringFolder: 4}
+_BY_WORD: dict[str, type[RunFolder]] = {
+    "attempt": AttemptFolder,
+    "replay": ReplayFolder,
+    "score": ScoringFolder,
+}
+_LISTED = 8
+
+
+def walk(runs: RunsFolder) -> Iterator[RunFolder]:
+    """Go through every attempt, its replays and their scorings, in order."""
+    for config in runs.configs():
+        for attempt in config.attempts():
+            yield attempt
+            for replay in attempt.replays():
+                yield replay
+                yield from replay.scorings()
+
+
+def path_id(folder: RunFolder) -> str:
+    """Name a run by its place in the runs folder."""
+    return "/".join(folder.root.parts[-_DEPTHS[type(folder)] :])
+
+
+def run_id(folder: RunFolder) -> str:
+    """Read a run's id from its plan, or from its journal where the plan is unreadable; else ""."""
+    for path, key in ((folder.plan, "run_id"), (folder.journal, "id")):
+        try:
+            text = path.read_text(encoding="utf-8")
+            document = json.loads(text if key == "run_id" else text.partition("\n")[0])
+        except (OSError, ValueError):
+            continue
+        if isinstance(document, dict) and isinstance(found := document.get(key), str):
+            return found
+    return ""
+
+
+def resolve(runs: RunsFolder, text: str) -> RunFolder:
+    """Find the one run that ``text`` means.
+
+    Raises:
+        UsageError: no run, or more than one, answers to it; the remedy names candidates.
+    """
+    everything = tuple(walk(runs))
+    found = [folder for folder in everything if path_id(folder) == text]
+    if not found and (named := _by_folder(Path(text))):
+        return named
+    if not found and _RUN_ID.fullmatch(text):
+        found = [folder for folder in everything if run_id(folder).startswith(text)]
+    if not found:
+        found = [folder for folder in everything if _abbreviates(text, path_id(folder))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(
+            f"{text!r} may mean {len(found)} runs",
+            remedy=f"name one of: {_listing([path_id(folder) for folder in found])}",
+        )
+    raise UsageError(f"no run answers to {text!r} in {runs.root}", remedy=_near(text, everything))
+
+
+def attempt_of(folder: RunFolder) -> AttemptFolder:
+    """Go up to the attempt that a run belongs to."""
+    if isinstance(folder, ScoringFolder):
+        return folder.replay.attempt
+    return folder.attempt if isinstance(folder, ReplayFolder) else folder
+
+
+def replay_of(folder: RunFolder) -> ReplayFolder:
+    """Go to the replay that is meant: itself, a scoring's own, or an attempt's only one.
+
+    Raises:
+        UsageError: the attempt has none, or several.
+    """
+    if isinstance(folder, ScoringFolder):
+        return folder.replay
+    if isinstance(folder, ReplayFolder):
+        return folder
+    replays = folder.replays()
+    if len(replays) == 1:
+        return replays[0]
+    name = path_id(folder)
+    if not replays:
+        raise UsageError(f"{name} has no replay", remedy=f"run: orch replay {name}")
+    raise UsageError(
+        f"{name} has {len(replays)} replays",
+        remedy=f"name one of: {_listing([path_id(replay) for replay in replays])}",
+    )
+
+
+def _by_folder(path: Path) -> RunFolder | None:
+    """Take ``path`` as a folder on disk, when it is one that a run lives in."""
+    try:
+        place = path.resolve(strict=True)
+        number_of(place)
+    except (OSError, ValueError):
+        return None
+    kind = _BY_WORD[place.name.partition("-")[0]]
+    folder = kind(place)
+    return folder if folder.plan.exists() or folder.journal.exists() else None
+
+
+def _abbreviates(text: str, full: str) -> bool:
+    """Tell whether each part of ``text`` begins a part of ``full``; a config alone means attempts.
+
+    A text that begins with ``attempt-`` leaves the config open.
+    """
+    parts = text.rstrip("/").split("/")
+    if parts[0].startswith("attempt-"):
+        parts.insert(0, "")
+    if len(parts) == 1:
+        parts.append("attempt-")
+    whole = full.split("/")
+    return len(parts) == len(whole) and all(map(str.startswith, whole, parts))
+
+
+def _near(text: str, everything: Sequence[RunFolder]) -> str:
+    names = [path_id(folder) for folder in everything]
+    ids = [run_id(folder) for folder in everything]
+    near = difflib.get_close_matches(text, [*names, *ids], n=3, cutoff=0.5)
+    if near:
+        return f"near names: {_listing(near)}"
+    return "see what there is: orch status" if names else "nothing has run yet: orch explore"
+
+
+def _listing(names: Sequence[str]) -> str:
+    more = f", and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more

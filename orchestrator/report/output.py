@@ -1,0 +1,66 @@
+"""What containers and agents wrote: read leniently, told in the order it is stored.
+
+Everything here is hostile text. It is decoded and nothing more; whoever prints it cleans it.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import UsageError
+from orchestrator.report.lookup import RunFolder, path_id
+from orchestrator.storage.layout import AttemptFolder, ScoringFolder
+
+_STREAMS = ("stdout.log", "stderr.log")
+
+
+def output_files(folder: RunFolder) -> tuple[Path, ...]:
+    """Find the files that hold a run's output; those that do not exist are left out.
+
+    Raises:
+        UsageError: it is a scoring, whose output is sealed.
+    """
+    if isinstance(folder, ScoringFolder):
+        name = path_id(folder)
+        raise UsageError(
+            f"the output of {name} is sealed: an evaluator may print rows of the final data",
+            remedy=f"its numbers are shown by: orch show {name}",
+        )
+    paths = [folder.logs / name for name in _STREAMS]
+    if isinstance(folder, AttemptFolder):
+        paths.append(folder.transcript)
+    return tuple(path for path in paths if path.is_file() and not path.is_symlink())
+
+
+def told(path: Path) -> Iterator[str]:
+    """Give a file's lines as text; a transcript as commands, outputs and messages."""
+    with path.open(encoding="utf-8", errors="backslashreplace") as file:
+        if path.suffix == ".jsonl":
+            for line in file:
+                yield from _transcribed(line)
+        else:
+            yield from (line.removesuffix("\n") for line in file)
+
+
+def _transcribed(line: str) -> Iterator[str]:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        entry = None
+    if not isinstance(entry, dict):
+        yield line.removesuffix("\n")
+        return
+    yield f"[{entry.get('ts', '?')}] {_heading(entry)}"
+    body = entry.get("output") or entry.get("text")
+    if isinstance(body, str):
+        yield from (f"    {part}" for part in body.splitlines())
+
+
+def _heading(entry: dict[str, Any]) -> str:
+    if "command" in entry:
+        return f"$ {entry['command']}"
+    if "output" in entry:
+        cut = ", cut off" if entry.get("truncated") else ""
+        return f"exit code {entry.get('exit_code')}, {entry.get('seconds', '?')} s{cut}"
+    return str(entry.get("kind", "?"))
