@@ -93,7 +93,7 @@ class Outcome(Strict):
     exit: ExitFacts | None = None
     host_facts: tuple[str, ...] = ()
     contested: tuple[str, ...] = ()
-    details: dict[str, JsonValue] = {}
+    details: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class Times(Strict):
@@ -124,7 +124,7 @@ class PhasePredicate(Strict):
     relaxations: tuple[str, ...] = ()
     materials: dict[str, Digest]
     argv: tuple[str, ...] = ()
-    limits: dict[str, Scalar] = {}
+    limits: dict[str, Scalar] = Field(default_factory=dict)
     image: Image | None = None
     runtime: str | None = None
     engine: Engine | None = None
