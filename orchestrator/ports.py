@@ -54,7 +54,7 @@ class LogSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ContainerProcess:
-    """One process of a container, by its pid on the host. ``started`` is ps's text."""
+    """One process of a container, by its pid on the host. ``user`` is the numeric uid as text."""
 
     pid: int
     ppid: int
@@ -99,8 +99,12 @@ class Container(Protocol):
         """
         ...
 
-    def adopt(self, sink: LogSink) -> None:
-        """Watch a container that somebody else started; output from now on goes to ``sink``."""
+    def adopt(self, sink: LogSink, incarnation: str = "") -> None:
+        """Watch a container that somebody else started; output from now on goes to ``sink``.
+
+        ``incarnation`` is the engine's when it was started, as the plan recorded it: an end that
+        came before the adoption counts as witnessed only if the same engine process still runs.
+        """
         ...
 
     def state(self) -> ContainerState:
@@ -161,7 +165,7 @@ class Container(Protocol):
         ...
 
     def memory(self) -> MemoryUse:
-        """Read its cgroup's memory counters."""
+        """Read its cgroup's memory counters; after its end, the last that were read."""
         ...
 
     def changes(self) -> tuple[str, ...]:
