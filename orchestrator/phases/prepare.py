@@ -97,7 +97,7 @@ def run(plan: PreparePlan, ports: PreparePorts) -> tuple[Prepared, ...]:
     done = [] if plan.update else [*_present(pack, ports.store)]
     todo = sorted(set(pack.spec.assets) - {asset.asset for asset in done})
     if not todo:
-        return tuple(done)
+        return _sorted(done)
     scratch = ports.store.scratch()
     try:
         out = scratch / "out"
@@ -114,7 +114,11 @@ def run(plan: PreparePlan, ports: PreparePorts) -> tuple[Prepared, ...]:
     finally:
         discard(scratch)
     _lock(pack, made)
-    return tuple(sorted(done, key=lambda asset: asset.asset))
+    return _sorted(done)
+
+
+def _sorted(done: list[Prepared]) -> tuple[Prepared, ...]:
+    return tuple(sorted(done, key=lambda prepared: prepared.asset))
 
 
 def _present(pack: Pack, store: AssetStore) -> list[Prepared]:

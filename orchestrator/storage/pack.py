@@ -102,20 +102,32 @@ def load_pack(path: Path) -> Pack:
         UsageError: there is no such task.
         TaskPackError: the pack is faulty; the message has one fault a line.
     """
+    pack, faults = examine(path)
+    if pack is None or faults:
+        raise TaskPackError(
+            "\n".join(map(str, faults)),
+            remedy=f"mend these lines, then: orch task check {shlex.quote(str(path))}",
+        )
+    return pack
+
+
+def examine(path: Path) -> tuple[Pack | None, tuple[Fault, ...]]:
+    """Read a pack and collect its faults; there is none of it where its text has no meaning.
+
+    Raises:
+        UsageError: there is no such task.
+    """
     source = find_pack(path)
     document, spec, faults = _read_spec(source)
+    pack = None
     if spec is not None and document is not None:
+        pack = Pack(spec, source.parent, source, pack_digest(source.parent), document)
         faults += [
-            _fault(source.name, document, loc, message, Severity.ERROR)
+            pack.fault(*loc, message=message)
             for rule in _FOLDER_RULES
             for loc, message in rule(source.parent, spec)
         ]
-        if not faults:
-            return Pack(spec, source.parent, source, pack_digest(source.parent), document)
-    raise TaskPackError(
-        "\n".join(str(fault) for fault in sorted(set(faults))),
-        remedy=f"mend these lines, then: orch task check {shlex.quote(str(source.parent))}",
-    )
+    return pack, tuple(sorted(set(faults)))
 
 
 def find_pack(path: Path) -> Path:

@@ -1,0 +1,90 @@
+"""``orch task``: list the bundled tasks, check a pack, make its assets."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator import wiring
+from orchestrator.cli.context import invocation
+from orchestrator.cli.render import Stream, emit, emit_json, table
+from orchestrator.config import Settings
+from orchestrator.errors import Exit
+from orchestrator.phases import prepare as preparation
+from orchestrator.phases import task_check
+from orchestrator.storage.assets import AssetStore
+from orchestrator.storage.pack import Severity, bundled_packs, load_pack
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+Pack = Annotated[
+    Path,
+    typer.Argument(metavar="TASK", help="A task.yaml, its folder, or a bundled task's name."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(context: typer.Context, *, json: Json = False) -> None:
+    """List the tasks that come with orch."""
+    if context.invoked_subcommand is not None:
+        return
+    rows = [
+        (source.parent.name, pack.spec.title, pack.spec.score.metric, pack.digest)
+        for source in bundled_packs()
+        for pack in (load_pack(source),)
+    ]
+    headings = ("name", "title", "metric", "digest")
+    if json:
+        emit_json([dict(zip(headings, row, strict=True)) for row in rows])
+    else:
+        emit("\n".join(table(headings, rows)))
+
+
+@app.command()
+def check(context: typer.Context, task: Pack, *, json: Json = False) -> Exit:
+    """Find every fault of a task pack, each with its line. Exit 65 if one is an error."""
+    settings = invocation(context).settings
+    with closing(wiring.engine(settings)) as engine:
+        faults = task_check.run(task, task_check.CheckPorts(engine, AssetStore(settings.assets)))
+    if json:
+        emit_json([asdict(fault) for fault in faults])
+    else:
+        emit("\n".join(map(str, faults)) or f"{task}: no faults")
+    refused = any(fault.severity is Severity.ERROR for fault in faults)
+    return Exit.TASK_PACK if refused else Exit.OK
+
+
+@app.command()
+def prepare(
+    context: typer.Context,
+    task: Pack,
+    *,
+    update: Annotated[
+        bool, typer.Option("--update", help="Make everything again and lock what comes out.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Make a task's assets in a container of their own and lock their digests."""
+    with _ports(invocation(context).settings) as ports:
+        done = preparation.run(preparation.PreparePlan(load_pack(task), update=update), ports)
+    if json:
+        emit_json([{**asdict(asset), "folder": str(asset.folder)} for asset in done])
+        return
+    rows = [(asset.asset, asset.how, asset.digest, str(asset.folder)) for asset in done]
+    emit("\n".join(table(("asset", "state", "digest", "folder"), rows)))
+
+
+@contextmanager
+def _ports(settings: Settings) -> Iterator[preparation.PreparePorts]:
+    with closing(wiring.engine(settings)) as engine:
+        yield preparation.PreparePorts(
+            engine=engine,
+            store=AssetStore(settings.assets),
+            clock=wiring.system_clock(),
+            users=wiring.users(),
+            say=lambda line: emit(line, to=Stream.ERR),
+        )

@@ -1,0 +1,125 @@
+"""Check a task pack: every fault that can be found, in one pass, with file and line.
+
+The text and the folder first; then, as far as they are there, the locks, the images and the rows
+of the final and reference roles against everything a candidate can see.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.domain.image import image_reference
+from orchestrator.domain.roles import VISIBLE_ROLES, DataRole, Phase
+from orchestrator.domain.task import Asset
+from orchestrator.errors import AssetMismatchError, EngineUnavailableError, UsageError
+from orchestrator.evidence.overlap import HiddenAsset, Overlap, RowIndex
+from orchestrator.evidence.tree import tree_digest
+from orchestrator.ports import ContainerEngine
+from orchestrator.storage.assets import AssetStore
+from orchestrator.storage.pack import Fault, Pack, Severity, examine
+
+_CANDIDATE_PHASES = (Phase.EXPLORE, Phase.REPLAY, Phase.VALIDATE)
+_SEEN = frozenset[DataRole]().union(*(VISIBLE_ROLES[phase] for phase in _CANDIDATE_PHASES))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPorts:
+    """What checking needs from outside."""
+
+    engine: ContainerEngine
+    store: AssetStore
+
+
+def run(path: Path, ports: CheckPorts) -> tuple[Fault, ...]:
+    """Return every fault of the pack at ``path``; an empty result is a sound, prepared pack.
+
+    Raises:
+        UsageError: there is no such task.
+    """
+    pack, faults = examine(path)
+    if pack is None:
+        return faults
+    found = [*faults, *_assets(pack, ports.store)]
+    ready = {name for name in pack.spec.assets if _is_ready(pack, name, ports.store)}
+    index = _hidden_rows(pack, ready, ports.store)
+    found += (
+        pack.fault("assets", asset, message=f"not compared: {what}", severity=Severity.WARNING)
+        for asset, what in index.unread
+    )
+    for name in sorted(ready):
+        if pack.spec.assets[name].role in _SEEN:
+            hits = index.in_asset(name, ports.store.locate(pack, name))
+            found += (_overlap(pack, hit) for hit in hits)
+    found += _images(pack, index, ports.engine)
+    return tuple(sorted(set(found)))
+
+
+def _assets(pack: Pack, store: AssetStore) -> Iterator[Fault]:
+    for name, asset in pack.spec.assets.items():
+        if asset.digest is None:
+            message = "no locked digest: never official (orch task prepare locks it)"
+            yield pack.fault("assets", name, message=message, severity=Severity.WARNING)
+            continue
+        folder = store.folder(pack, name, asset.digest)
+        if not folder.is_dir():
+            message = "not prepared on this host, so its rows are not compared"
+            yield pack.fault("assets", name, message=message, severity=Severity.WARNING)
+        elif (found := _digest(folder)) != asset.digest:
+            message = f"is {found} in {folder}, not what is locked"
+            yield pack.fault("assets", name, "digest", message=message)
+
+
+def _is_ready(pack: Pack, name: str, store: AssetStore) -> bool:
+    digest = pack.spec.assets[name].digest
+    return digest is not None and store.folder(pack, name, digest).is_dir()
+
+
+def _digest(folder: Path) -> str:
+    try:
+        return tree_digest(folder)
+    except AssetMismatchError as error:
+        return f"no asset ({error})"
+
+
+def _hidden_rows(pack: Pack, ready: set[str], store: AssetStore) -> RowIndex:
+    index = RowIndex()
+    for name in sorted(ready):
+        asset = pack.spec.assets[name]
+        if asset.role not in _SEEN:
+            index.add(_hidden(name, asset, store.locate(pack, name)))
+    return index
+
+
+def _hidden(name: str, asset: Asset, folder: Path) -> HiddenAsset:
+    final = asset.role is DataRole.FINAL
+    return HiddenAsset(name, folder, final=final, allowed=frozenset(asset.overlap))
+
+
+def _images(pack: Pack, index: RowIndex, engine: ContainerEngine) -> Iterator[Fault]:
+    """Look into every image that a candidate's code runs in."""
+    phases: dict[str, Phase] = {}
+    for phase in _CANDIDATE_PHASES:
+        phases.setdefault(pack.spec.resources(phase).image, phase)
+    for name, phase in phases.items():
+        loc = (phase.value, "image")
+        where = loc if loc in pack.document.nodes else ("defaults", "image")
+        try:
+            reference = image_reference(name)
+            engine.image(reference)
+            for hit in index.in_image(name, engine.image_files(reference)):
+                yield _overlap(pack, hit, *where)
+        except UsageError as missing:
+            message = f"{missing} ({missing.remedy})"
+            yield pack.fault(*where, message=message, severity=Severity.WARNING)
+        except EngineUnavailableError as down:
+            message = f"the image was not looked into: {down}"
+            yield pack.fault(*where, message=message, severity=Severity.WARNING)
+
+
+def _overlap(pack: Pack, hit: Overlap, *where: str) -> Fault:
+    message = (
+        f"{hit.rows} of its rows are also in {hit.other}, {hit.file}"
+        if not where
+        else f"{hit.rows} rows of {hit.asset} are in image {hit.other}, {hit.file}"
+    )
+    return pack.fault(*(where or ("assets", hit.asset)), message=message)
