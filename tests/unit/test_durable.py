@@ -1,14 +1,20 @@
 import errno
 import json
 import os
+import shutil
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from orchestrator.domain.attempt import RunKind
 from orchestrator.errors import StorageFullError, TaskPackError
+from orchestrator.lifecycle.machine import Event, State
 from orchestrator.storage import durable
+from orchestrator.storage.journal import Journal, read_journal
+from tests.unit.records_help import TickingClock
 
 
 @pytest.fixture
@@ -87,6 +93,63 @@ def test_any_failed_fsync_is_final(no_residue: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(StorageFullError):
         durable.write_file(no_residue / "a", b"x")
     assert len(calls) == 1
+
+
+@pytest.fixture
+def nearly_full(tmp_path: Path) -> Iterator[Path]:
+    """A file system with 4 KiB left, an older receipt and freed-on-demand ballast on it."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = (
+        os.geteuid() == 0
+        and not subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)],
+            check=False,
+            capture_output=True,
+        ).returncode
+    )
+    if not mounted:
+        pytest.skip("a tmpfs cannot be mounted here")
+    try:
+        durable.write_file(folder / "001-explore.json", b"old receipt")
+        durable.make_ballast(folder / ".ballast", size=64 * 1024)
+        left = shutil.disk_usage(folder).free
+        (folder / "filler").write_bytes(b"\0" * (left - 4096))
+        assert shutil.disk_usage(folder).free == 4096
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_SC_06_a_full_disk_leaves_old_files_and_no_part_of_a_new_one(nearly_full: Path) -> None:
+    before = {path.name: path.read_bytes() for path in nearly_full.iterdir()}
+    for replace in (False, True):
+        with pytest.raises(StorageFullError, match=r"summary\.json: No space left") as raised:
+            durable.write_file(nearly_full / "summary.json", b"s" * 20 * 1024, replace=replace)
+        assert raised.value.exit_code == 75
+        assert raised.value.remedy
+    with pytest.raises(StorageFullError):
+        durable.write_file(nearly_full / "001-explore.json", b"n" * 20 * 1024, replace=True)
+    assert {path.name: path.read_bytes() for path in nearly_full.iterdir()} == before
+
+
+def _note_without_end(journal: Journal) -> None:
+    while True:
+        journal.append(Event.NOTED, text="x" * 1000)
+
+
+def test_SC_06_the_ending_can_still_be_written_once_the_ballast_is_freed(
+    nearly_full: Path,
+) -> None:
+    journal = Journal(nearly_full / "lifecycle.jsonl", RunKind.REPLAY, "run", TickingClock())
+    journal.append(Event.REGISTERED)
+    with pytest.raises(StorageFullError):
+        _note_without_end(journal)
+    told = read_journal(nearly_full / "lifecycle.jsonl", RunKind.REPLAY)
+    assert told == journal.view
+    assert durable.free_ballast(nearly_full / ".ballast")
+    journal.append(Event.INFRASTRUCTURE, reason="disk_full")
+    assert journal.state is State.TERMINAL_INFRASTRUCTURE
 
 
 def test_other_faults_pass_as_they_are(tmp_path: Path) -> None:

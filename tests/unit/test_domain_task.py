@@ -1,0 +1,77 @@
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from orchestrator.domain.roles import Phase
+from orchestrator.domain.task import TaskSpec, wall_settings
+
+FINAL = {"role": "final", "source": {"prepare": "p.py"}}
+
+
+def _fields(**changes: Any) -> dict[str, Any]:
+    return {
+        "schema": "orch.task/1",
+        "name": "t",
+        "workspace": {"from": "solution/"},
+        "assets": {
+            "models/start": {"role": "anchor", "also": ["score"], "source": {"prepare": "p.py"}},
+            "data/final": FINAL,
+        },
+        "score": {"command": "final_eval.py", "metric": "m"},
+        **changes,
+    }
+
+
+def _spec(**changes: Any) -> TaskSpec:
+    return TaskSpec.model_validate(_fields(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"surprise": 1}, "surprise"),
+        ({"schema": "orch.task/2"}, "schema"),
+        ({"name": ""}, "name"),
+        ({"workspace": {"from": "../solution"}}, "workspace"),
+        ({"workspace": {"from": "/solution"}}, "workspace"),
+        ({"assets": {"secret/x": {"role": "train", "source": {"prepare": "p.py"}}}}, "models/ or"),
+        (
+            {"assets": {"data/f": FINAL | {"also": ["explore"]}}},
+            "may not be made visible",
+        ),
+        ({"replay": {"command": "bash run.sh"}}, "replay.command"),
+        ({"checkpoints": {"keep": 4}}, "checkpoints.keep"),
+        ({"explore": {"wall": "0s"}}, "explore.wall"),
+        ({"interface": "edit-test-submit"}, "goes with interface"),
+        ({"score": {"command": "e.py", "metric": "m", "oops": 1}}, "score.oops"),
+    ],
+    ids=str,
+)
+def test_a_fault_is_named(changes: dict[str, Any], where: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        _spec(**changes)
+    told = " ".join(f"{'.'.join(map(str, e['loc']))} {e['msg']}" for e in raised.value.errors())
+    assert where in told
+
+
+def test_a_phase_overrides_the_defaults_and_merges_the_environment() -> None:
+    spec = _spec(
+        defaults={"cpus": 2, "memory": "2g", "env": {"A": "1", "B": "1"}},
+        replay={"memory": "4g", "env": {"B": "2"}},
+    )
+    replay = spec.resources(Phase.REPLAY)
+    assert (replay.cpus, replay.memory) == (2, 4 * 1024**3)
+    assert replay.env == {"A": "1", "B": "2"}
+    for phase in (Phase.EXPLORE, Phase.VALIDATE, Phase.SCORE):
+        assert spec.resources(phase) == spec.defaults
+
+
+def test_a_task_is_frozen() -> None:
+    with pytest.raises(ValidationError):
+        _spec().name = "other"  # type: ignore[misc]
+
+
+def test_wall_settings_are_the_published_ones() -> None:
+    assert wall_settings(12 * 3600, 900) == (42_600, 900)
+    assert wall_settings(100, 900) == (95, 5)
