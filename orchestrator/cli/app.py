@@ -8,9 +8,10 @@ and the module is imported when the command is called. There it must be one of
 * for a command with subcommands, ``app: typer.Typer``.
 
 A command takes ``context: typer.Context`` first and its options after ``*``, and asks
-``cli.context.invocation(context)`` for the settings. It prints through ``cli.render`` alone and
-raises ``OrchError``. To end with a code that is no error (``orch verify`` and its findings) it
-returns an ``Exit`` or raises ``typer.Exit``. Every option gets its variable from its name:
+``cli.context.invocation(context)`` for the settings; one that does more than read passes what it
+gets to ``cli.logging.configure`` first. It prints through ``cli.render`` alone and raises
+``OrchError``. To end with a code that is no error (``orch verify`` and its findings) it returns an
+``Exit`` or raises ``typer.Exit``. Every option gets its variable from its name:
 ``--json`` of ``status`` is ``ORCH_STATUS_JSON``.
 """
 
@@ -27,9 +28,10 @@ from typing_extensions import override
 
 from orchestrator import __version__
 from orchestrator.cli.context import Invocation
-from orchestrator.cli.render import Stream, emit, forgiving, one_line
+from orchestrator.cli.render import Stream, emit, forgiving
 from orchestrator.config import Settings
 from orchestrator.errors import Exit, OrchError
+from orchestrator.report.text import one_line
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("explore", "orchestrator.cli.run", "Let an agent work on a task, then replay and score."),

@@ -10,7 +10,9 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from orchestrator.cli.render import Stream, emit, one_line
+from orchestrator.cli.context import Invocation
+from orchestrator.cli.render import Stream, emit
+from orchestrator.report.text import one_line
 
 LOG_NAME = "orch.log"
 
@@ -33,8 +35,12 @@ class _File:
     debug = info = warning = error = critical = exception = msg
 
 
-def configure(folder: Path, *, verbose: bool) -> None:
-    """Send every structlog logger to ``folder/orch.log`` and, when ``verbose``, to stderr."""
+def configure(call: Invocation) -> None:
+    """Send every structlog logger to ``orch.log`` in the runs folder and, with ``-v``, to stderr.
+
+    Commands that do more than read call this first.
+    """
+    path = call.settings.runs / LOG_NAME
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -43,7 +49,7 @@ def configure(folder: Path, *, verbose: bool) -> None:
             structlog.processors.format_exc_info,
             _rendered,
         ],
-        logger_factory=lambda *_names: _File(folder / LOG_NAME, echo=verbose),
+        logger_factory=lambda *_names: _File(path, echo=call.verbose),
         cache_logger_on_first_use=False,
     )
 

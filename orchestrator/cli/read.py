@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.context import invocation
-from orchestrator.cli.render import emit, emit_json, one_line, pairs, table
+from orchestrator.cli.render import emit, emit_json, pairs, table
 from orchestrator.errors import UsageError
 from orchestrator.report import lookup, words
 from orchestrator.report.documents import document
@@ -21,6 +21,7 @@ from orchestrator.report.html import write_report
 from orchestrator.report.output import output_files, told
 from orchestrator.report.overview import Row, overview
 from orchestrator.report.story import Moment, tell
+from orchestrator.report.text import one_line
 from orchestrator.report.views import AttemptView, attempts, read, read_attempt
 from orchestrator.storage.layout import RunsFolder
 from orchestrator.wiring import system_clock

@@ -1,14 +1,11 @@
 """The one way onto the terminal: every line that orch prints is cleaned and written here.
 
-Text of candidates, agents and task packs is hostile. Nothing in it may act on the terminal of
-whoever reads it, so control bytes and direction overrides are dropped, and no markup is ever read
-from it.
+No markup is ever read from what is printed, and nothing in it reaches the terminal as a control.
 """
 
 import io
 import json
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, auto
@@ -16,25 +13,7 @@ from typing import IO, Any
 
 from rich.cells import cell_len
 
-_UNSAFE = re.compile(
-    "["
-    "\x00-\x08\x0b-\x1f\x7f"  # C0 but tab and newline, and DEL
-    "\x80-\x9f"  # C1
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what turns the direction of text
-    "\u2028\u2029"  # line and paragraph separators that are no newline
-    "\ud800-\udfff"  # undecodable bytes, which a lenient stream would write raw
-    "]"
-)
-
-
-def clean(text: str) -> str:
-    """Drop every control character (but tab and newline) and every direction override."""
-    return _UNSAFE.sub("", text)
-
-
-def one_line(text: str) -> str:
-    """Clean ``text`` and fold its white space, so that data can never begin a line of its own."""
-    return " ".join(clean(text.replace("\r", "\n")).split())
+from orchestrator.report.text import clean, one_line
 
 
 class Stream(Enum):

@@ -206,7 +206,8 @@ def scores(view: ScoringView) -> Table:
 def components(view: ScoringView) -> Table:
     """Every measured number by checkpoint, and the baselines measured in the same run."""
     summaries = [c.summary for c in view.checkpoints if c.summary]
-    names = list(dict.fromkeys(name for s in summaries for name in _measured(s)))
+    first = [summary.metric for summary in summaries]
+    names = list(dict.fromkeys([*first, *(name for s in summaries for name in s.metrics)]))
     columns = {s.checkpoint: _measured(s) for s in summaries}
     for name, numbers in (summaries[0].baselines if summaries else {}).items():
         columns[f"{name} (baseline)"] = {key: _number(value) for key, value in numbers.items()}

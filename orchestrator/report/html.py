@@ -6,6 +6,7 @@ style sheet, by its hash, and nothing besides.
 
 import base64
 import hashlib
+from dataclasses import replace
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
@@ -18,6 +19,7 @@ from orchestrator.lifecycle.machine import State
 from orchestrator.report import facts, words
 from orchestrator.report.chart import chart_of
 from orchestrator.report.story import tell
+from orchestrator.report.text import clean
 from orchestrator.report.views import (
     AttemptView,
     ReplayView,
@@ -36,6 +38,7 @@ def environment() -> Environment:
     made = Environment(
         loader=PackageLoader(_PACKAGE),
         autoescape=True,
+        finalize=_finished,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -49,6 +52,7 @@ def render(view: AttemptView, *, now: datetime) -> str:
     style = _style()
     replay = headline(view)
     scoring = scoring_of(replay) if replay else None
+    tables = _tables(scoring)
     return (
         environment()
         .get_template("report.html.j2")
@@ -61,8 +65,8 @@ def render(view: AttemptView, *, now: datetime) -> str:
             score=score_of(replay) if replay else None,
             scoring=scoring,
             chart=chart_of(scoring) if scoring else None,
-            tables=_tables(scoring),
-            sections=facts.sections(view),
+            tables=tables,
+            sections=_sections(view, tables),
             story=tell(view),
             hashes=facts.hashes(view),
             figure=words.figure,
@@ -103,9 +107,22 @@ def headline(view: AttemptView) -> ReplayView | None:
     return next(official, view.replays[-1] if view.replays else None)
 
 
+def _finished(value: object) -> object:
+    """Clean text before it is escaped; what is marked safe is our own."""
+    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def _tables(scoring: ScoringView | None) -> tuple[facts.Table, ...]:
     both = (facts.scores(scoring), facts.components(scoring)) if scoring else ()
     return tuple(table for table in both if table.rows)
+
+
+def _sections(view: AttemptView, shown: tuple[facts.Table, ...]) -> tuple[facts.Section, ...]:
+    """Everything known of the attempt but the tables that head the page already."""
+    return tuple(
+        replace(part, tables=tuple(table for table in part.tables if table not in shown))
+        for part in facts.sections(view)
+    )
 
 
 def _style() -> str:

@@ -241,7 +241,7 @@ def score_of(replay: ReplayView) -> Score | None:
 
 
 def state_word(view: RunView) -> str:
-    """Name a run's state; ``unreadable`` or ``unregistered`` where its journal has none."""
+    """Name a run's state; where its journal has none, ``unreadable`` or (still) ``unregistered``."""
     if view.journal.state is not None:
         return view.journal.state
     return "unreadable" if view.faults else "unregistered"
@@ -345,8 +345,6 @@ def _journal(path: Path, kind: RunKind, faults: Faults) -> JournalView:
     except OSError as error:
         faults.add(f"{path.name} cannot be read: {error.strerror}")
         return _EMPTY
-    if not found.records:
-        faults.add(f"{path.name} is empty")
     if found.torn:
         faults.add(f"{path.name} ends in a line that was cut off; it counts for nothing")
     return found

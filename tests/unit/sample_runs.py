@@ -229,7 +229,6 @@ class SampleRuns:
                 outside_workspace=outside,
                 accepted_at=START.isoformat(),
                 pause_ms=34.0,
-                capture_ms=120.0,
             ),
         )
         return folder
