@@ -120,7 +120,7 @@ class DockerContainer(Container):
     def unpause(self) -> None:
         try:
             self._call("unpause")
-        except ConflictError:
+        except InfrastructureError:
             if self.state().status is ContainerStatus.PAUSED:
                 raise
 
