@@ -172,5 +172,7 @@ def _line(mark: Mark) -> int:
 
 
 def _problem(error: Exception) -> str:
-    problem = getattr(error, "problem", None)
-    return str(problem or error)
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return str(error)
+    begun = f" (from line {_line(error.context_mark)})" if error.context_mark else ""
+    return " ".join(part for part in (error.problem, error.context) if part) + begun

@@ -9,7 +9,7 @@ import os
 import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -69,7 +69,7 @@ class Pack:
     folder: Path
     source: Path
     digest: str
-    document: Document
+    document: Document = field(compare=False, repr=False)
 
     @property
     def solution(self) -> Path:
