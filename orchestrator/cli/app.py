@@ -34,7 +34,7 @@ from orchestrator.errors import Exit, OrchError
 from orchestrator.report.text import one_line
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
-    ("explore", "orchestrator.cli.run", "Let an agent work on a task, then replay and score."),
+    ("explore", "orchestrator.cli.run", "Let an agent work on a task until it submits."),
     ("replay", "orchestrator.cli.run", "Run an attempt's candidate formally, then score it."),
     ("submit-patch", "orchestrator.cli.run", "Enter a patch without an exploration."),
     ("score", "orchestrator.cli.run", "Score a replay, or checkpoints that exist already."),

@@ -241,7 +241,7 @@ def score_of(replay: ReplayView) -> Score | None:
 
 
 def state_word(view: RunView) -> str:
-    """Name a run's state; where its journal has none, ``unreadable`` or (still) ``unregistered``."""
+    """Name a run's state; without one it is ``unreadable`` or still ``unregistered``."""
     if view.journal.state is not None:
         return view.journal.state
     return "unreadable" if view.faults else "unregistered"

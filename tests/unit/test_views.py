@@ -1,9 +1,12 @@
 import json
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
+from orchestrator.domain.attempt import RunKind
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.report.facts import next_command, score_text
 from orchestrator.report.overview import overview
@@ -11,15 +14,17 @@ from orchestrator.report.story import tell
 from orchestrator.report.views import (
     AttemptView,
     attempts,
+    contested_of,
     read_attempt,
     read_replay,
     score_of,
     state_word,
 )
+from orchestrator.storage.journal import Journal
 from orchestrator.storage.layout import AttemptFolder, ScoringFolder
 from receipts.complete import Completeness
-from tests.unit.records_help import START
-from tests.unit.sample_runs import SampleRuns
+from tests.unit.records_help import START, TickingClock
+from tests.unit.sample_runs import SECOND, SampleRuns
 
 
 @pytest.fixture
@@ -138,6 +143,7 @@ def test_every_kind_of_attempt_is_one_row(sample: SampleRuns) -> None:
         ),
         ("exploring", "-"),
     ]
+    assert [len(row.id) for row in rows] == [8] * 4
     assert len({row.id for row in rows}) == 4
 
 
@@ -236,13 +242,34 @@ def test_the_story_is_told_in_order_with_its_times(sample: SampleRuns) -> None:
     assert told[Event.SCORED] == "best checkpoint-9100, value 0.7658"
 
 
+class Rebooted(TickingClock):
+    """The monotonic clock has begun anew; the wall clock goes on."""
+
+    @override
+    def utc(self) -> datetime:
+        return START + timedelta(seconds=self.now_ns / SECOND)
+
+    @override
+    def boottime_ns(self) -> int:
+        return 5
+
+
 def test_elapsed_time_survives_a_reboot_by_the_wall_clock(sample: SampleRuns) -> None:
     folder, journal = sample.explored()
-    sample.clock.boot = "boot-2"
-    sample.later(100)
-    journal.append(Event.DECLINED, reason="agent_early_exit", origin="none")
+    clock = Rebooted(now_ns=sample.clock.now_ns + 100 * SECOND, boot="boot-2")
+    again = Journal(folder.journal, RunKind.ATTEMPT, journal.view.records[0].id, clock)
+    again.append(Event.DECLINED, reason="agent_early_exit", origin="none")
     story = tell(read_attempt(folder))
     assert story[-1].elapsed == pytest.approx(102, abs=1)
+
+
+def test_a_noted_sign_makes_the_result_contested(sample: SampleRuns) -> None:
+    attempt = sample.submitted()
+    _, journal = sample.started_replay(attempt)
+    journal.append(Event.NOTED, sign="clock_step")
+    journal.append(Event.NOTED, audit="nothing to do with it")
+    journal.append(Event.NOTED, sign="clock_step")
+    assert contested_of(read_attempt(attempt).replays[0]) == ("clock_step",)
 
 
 def test_missing_and_odd_event_data_are_tolerated(sample: SampleRuns) -> None:
