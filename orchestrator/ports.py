@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from orchestrator.domain.container import (
     ContainerEnd,
@@ -269,6 +269,10 @@ class Volumes(Protocol):
         """
         ...
 
+    def adopt(self, folder: Path) -> Volume | None:
+        """Take over what a supervisor that is gone left open at ``folder``; None if nothing."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -349,8 +353,7 @@ class Blob:
     content: Iterator[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
+class StoredFile(NamedTuple):
     """A file or link of a stored tree; ``key`` names its content in the store."""
 
     path: bytes

@@ -1,28 +1,89 @@
-"""Builds the adapters; nothing else imports them."""
+"""Build the adapters and hand them to the pipeline: the only importer of ``adapters``."""
+
+import os
+from collections.abc import Callable
 
 from orchestrator.adapters.docker_engine import DockerEngine
+from orchestrator.adapters.git_store import GitTreeStore
 from orchestrator.adapters.host_probe import HostProbe
 from orchestrator.adapters.image_builder import ImageBuilder
+from orchestrator.adapters.loop_volumes import open_volumes
 from orchestrator.adapters.system_clock import SystemClock
 from orchestrator.config import Settings, bundled
+from orchestrator.errors import UsageError
+from orchestrator.evidence.context import Context
+from orchestrator.evidence.supervise import Beat, StopRequest
 from orchestrator.ports import Clock, ContainerEngine
+from orchestrator.sandbox import Users
+from orchestrator.storage.assets import AssetStore
+from orchestrator.storage.campaign import Campaign
+from orchestrator.storage.durable import make_folder
+from orchestrator.storage.layout import RunsFolder
+from orchestrator.storage.ledger import Capacity, Ledger
+from receipts.errors import KeyUnusableError
+from receipts.keys import load_or_create, publish
 
 
 def system_clock() -> Clock:
-    """The host's own clocks."""
+    """Return this host's clock."""
     return SystemClock()
 
 
 def engine(settings: Settings) -> ContainerEngine:
-    """The container engine that ``DOCKER_HOST`` names, or the one on the default socket."""
+    """Return the container engine that the settings name; it is asked when used."""
     return DockerEngine(settings.engine_address)
 
 
 def image_builder(settings: Settings) -> ImageBuilder:
-    """What makes and lists the images of ``containers/``."""
+    """Return what makes and lists the images of ``containers/``."""
     return ImageBuilder(settings.engine_address, bundled("containers"), settings.wheels)
 
 
 def host_probe(settings: Settings) -> HostProbe:
-    """What looks at this host for ``orch doctor``."""
+    """Return what looks at this host for ``orch doctor``."""
     return HostProbe(settings, engine(settings), system_clock())
+
+
+def users() -> Users:
+    """Choose the owners inside containers: an ordinary user's agent is that user."""
+    if os.geteuid() == 0:
+        return Users()
+    return Users(agent=(os.getuid(), os.getgid()))
+
+
+def context(settings: Settings, stop: StopRequest, say: Callable[[str], None], beat: Callable[[Beat], None]
+) -> Context:
+    """Build everything a writing command needs.
+
+    Raises:
+        EngineUnavailableError: no engine answers.
+        UsageError: the signing key cannot be used.
+    """
+    clock = SystemClock()
+    found = engine(settings)
+    found.identity()
+    abilities = found.abilities()
+    runs = RunsFolder(settings.runs)
+    settings.runs.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(settings.runs, exist_ok=True)
+    try:
+        key = load_or_create(settings.home)
+        publish(key, runs.keys)
+    except KeyUnusableError as refusal:
+        raise UsageError(str(refusal), remedy="see README, Receipts and keys") from refusal
+    return Context(
+        runs=runs,
+        engine=found,
+        volumes=open_volumes(),
+        store=GitTreeStore(),
+        clock=clock,
+        campaign=Campaign(runs.campaign, clock),
+        ledger=Ledger(settings.host, Capacity(abilities.cpus, abilities.memory), clock),
+        assets=AssetStore(settings.assets),
+        users=users(),
+        key=key,
+        stop=stop,
+        say=say,
+        beat=beat,
+        harness=bundled("harness"),
+    )

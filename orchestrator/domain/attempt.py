@@ -65,6 +65,12 @@ class Series:
         if not _SERIES.fullmatch(self.name):
             raise ValueError(f"{self.name!r} is not official, seed-N or ablation-N")
 
+    @property
+    def seed(self) -> int | None:
+        """The seed of a ``seed-N`` member; None for the others."""
+        kind, _, number = self.name.partition("-")
+        return int(number) if kind == "seed" else None
+
 
 def slug(text: str, limit: int = 40) -> str:
     """Make a name of ``[a-z0-9-]`` for folders and containers; the true text is kept elsewhere."""

@@ -158,11 +158,12 @@ class Submission(Strict):
     base_digest: str
     empty: bool
     changed: dict[str, int]
+    figures: dict[str, int] = Field(default_factory=dict)
+    """What the patch policy measured: bytes compressed and expanded."""
     left_out: tuple[LeftOutRecord, ...]
     outside_workspace: tuple[str, ...] = ()
     accepted_at: str
     pause_ms: float | None = None
-    capture_ms: float | None = None
 
 
 class GateCheck(Strict):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.errors import InfrastructureError
 from orchestrator.evidence.files import Take, TreeReader, write_files
-from orchestrator.evidence.patch import PatchFault, parse, path_fault
+from orchestrator.evidence.patch import PatchFault, Section, parse, path_fault
 from orchestrator.evidence.policy import (
     CEILING,
     HEAD,
@@ -69,12 +69,9 @@ class _RefusedError(Exception):
 def screen(data: bytes, *, policy: Policy) -> InvalidPatch | Figures:
     """Judge a patch by its bytes alone: form, names, modes, sizes."""
     try:
-        figures = measure(parse(data))
-    except PatchFault as fault:
-        return InvalidPatch(str(fault))
-    if violations := judge_size(policy, figures):
-        return InvalidPatch("the patch is larger than the task allows", violations)
-    return figures
+        return _screen(data, policy)[1]
+    except _RefusedError as refused:
+        return refused.invalid
 
 
 def copy_pristine(
@@ -169,31 +166,22 @@ class _Build:
         Raises:
             _RefusedError: the patch is refused.
         """
-        screened = screen(data, policy=policy)
-        if isinstance(screened, InvalidPatch):
-            raise _RefusedError(screened.reason, screened.violations)
+        sections, figures = _screen(data, policy)
         if not data:
-            return screened
+            return figures
         before = self._trees.add(self._pristine.blobs(self._base.entries))
         after = self._trees.apply(before, patch)
         if isinstance(after, PatchRefused):
             raise _RefusedError(f"git refuses it: {after.reason}")
-        old = {file.path: file for file in self._trees.files(before)}
-        known = self._base.by_path()
-        entries = []
-        changed = []
-        for file in self._trees.files(after):
-            if old.get(file.path) == file:
-                entries.append(known[file.path])
-                continue
-            entry = self._entry(file, rules)
-            self._stored[entry.path] = file.key
-            entries.append(entry)
-            changed.append(entry)
+        old, new = set(self._trees.files(before)), set(self._trees.files(after))
+        _check_paths(sections, {file.path for file in old ^ new})
+        changed = [self._entry(file, rules) for file in sorted(new - old)]
         if violations := judge_content(policy, changed, self._head):
             raise _RefusedError("the patch brings what the task refuses", violations)
-        self.result = Manifest(tuple(sorted(entries)))
-        return screened
+        known = self._base.by_path()
+        kept = [known[file.path] for file in new & old]
+        self.result = Manifest(tuple(sorted([*kept, *changed])))
+        return figures
 
     def content(self, entry: Entry, take: Take) -> None:
         """Hand over an entry's content, from the store or from the pristine tree."""
@@ -225,6 +213,7 @@ class _Build:
         self._trees.read(file.key, take)
         if kind is Kind.LINK and (nul or not 0 < size <= PATH_LIMIT):
             raise _RefusedError(f"{shown} is a link to what is not a path")
+        self._stored[file.path] = file.key
         return Entry(file.path, kind, file.mode, size, digest.hexdigest())
 
     def _head(self, entry: Entry) -> bytes:
@@ -233,6 +222,31 @@ class _Build:
         head = bytearray()
         self._trees.read(self._stored[entry.path], lambda chunk: head.extend(chunk[:HEAD]))
         return bytes(head[:HEAD])
+
+
+def _screen(data: bytes, policy: Policy) -> tuple[tuple[Section, ...], Figures]:
+    try:
+        sections = parse(data)
+    except PatchFault as fault:
+        raise _RefusedError(str(fault)) from fault
+    figures = measure(sections)
+    if violations := judge_size(policy, figures):
+        raise _RefusedError("the patch is larger than the task allows", violations)
+    return sections, figures
+
+
+def _check_paths(sections: tuple[Section, ...], changed: set[bytes]) -> None:
+    """Hold git to the patch's words: what changed is what was named, and all of that.
+
+    A file is dropped without a word by git where a patch adds another below its path.
+    """
+    named: set[bytes] = set()
+    for section in sections:
+        named |= section.paths
+        if not section.paths & changed:
+            raise _RefusedError(f"line {section.line}: it changes nothing")
+    if unnamed := changed - named:
+        raise _RefusedError(f"it would change {encode_path(min(unnamed))}, which it does not name")
 
 
 def _copy(reader: TreeReader, entry: Entry, take: Take) -> None:

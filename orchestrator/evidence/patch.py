@@ -169,11 +169,11 @@ class _Parser:
         deflated = 0
         rows: list[bytes] = []
         while line := self._next():
-            row = _base85_row(line)
-            if row is None:
+            count = _base85_count(line)
+            if count is None:
                 raise self._fault("not base85", back=1)
-            deflated += len(row)
-            rows.append(row)
+            deflated += count
+            rows.append(line)
         if match.group(1) == b"literal":
             return deflated, int(match.group(2))
         result = _delta_result(rows)
@@ -260,18 +260,13 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
     return bytes([int(code, 8) if len(code) > 1 else _ESCAPED[code[0]]])
 
 
-def _base85_row(line: bytes) -> bytes | None:
-    """Return the bytes a base85 line holds, or None if it is damaged."""
+def _base85_count(line: bytes) -> int | None:
+    """Return how many bytes a base85 line holds, or None if it is damaged."""
     if not _BASE85.fullmatch(line):
         return None
     letter = line[0]
     count = letter - ord("A") + 1 if letter <= ord("Z") else letter - ord("a") + 27
-    if len(line) - 1 != (count + 3) // 4 * 5:
-        return None
-    try:
-        return base64.b85decode(line[1:])[:count]
-    except ValueError:
-        return None
+    return count if len(line) - 1 == (count + 3) // 4 * 5 else None
 
 
 def _delta_result(rows: list[bytes]) -> int | None:
@@ -280,10 +275,11 @@ def _delta_result(rows: list[bytes]) -> int | None:
     head = b""
     try:
         for row in rows:
-            head += inflate.decompress(row, _DELTA_HEADER)
+            data = base64.b85decode(row[1:])[: _base85_count(row)]
+            head += inflate.decompress(data, _DELTA_HEADER)
             if len(head) >= _DELTA_HEADER or inflate.eof:
                 break
-    except zlib.error:
+    except (ValueError, zlib.error):
         return None
     sizes: list[int] = []
     value = shift = 0

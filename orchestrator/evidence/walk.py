@@ -8,7 +8,7 @@ never followed, and nothing but folders is ever opened here.
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -60,7 +60,7 @@ class _Level(NamedTuple):
     names: Iterator[bytes]
 
 
-def walk(root: Path, enter: Callable[[Found], bool]) -> Iterator[Found]:
+def walk(root: Path, enter: Callable[[Found], bool]) -> Generator[Found, None, None]:
     """Yield every entry below ``root``, names in byte order, a folder before its contents.
 
     Args:

@@ -157,9 +157,7 @@ class UnknownTransitionError(OrchError):
         self.story = tuple(story)
 
 
-def advance(
-    kind: RunKind, state: State | None, event: Event, story: Sequence[Step] = ()
-) -> State:
+def advance(kind: RunKind, state: State | None, event: Event, story: Sequence[Step] = ()) -> State:
     """Return the state after ``event``; ``state`` None means an empty journal.
 
     Raises:

@@ -1,0 +1,83 @@
+"""What a person sees while a run goes on: plain lines, and on a terminal one line that counts."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import structlog
+
+from orchestrator.cli.render import Stream, emit
+from orchestrator.evidence.supervise import Beat, StopRequest
+from orchestrator.report.text import one_line
+
+_UP_AND_CLEAR = "\r\x1b[K"
+
+
+class Progress:
+    """Says what happens on stderr. ``beat`` comes about once a second while a container runs."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._shown = False
+        self._log = structlog.get_logger("orch")
+        self.latest: Beat | None = None
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        self._clear()
+        emit(one_line(text), to=Stream.ERR)
+        self._log.info("said", text=text)
+
+    def beat(self, beat: Beat) -> None:
+        """Show where a running container stands; on a terminal only."""
+        self.latest = beat
+        if self._live:
+            sys.stderr.write(_UP_AND_CLEAR + one_line(described(beat)))
+            sys.stderr.flush()
+            self._shown = True
+
+    def _clear(self) -> None:
+        if self._shown:
+            sys.stderr.write(_UP_AND_CLEAR)
+            self._shown = False
+
+    def close(self) -> None:
+        """Leave the terminal with a clean line."""
+        self._clear()
+
+
+def described(beat: Beat) -> str:
+    """Say in a line what runs, how long it may go on, and what memory it has used."""
+    memory = "" if beat.memory is None else f", memory {beat.memory / 1024**2:.0f} MiB"
+    return f"{beat.phase}: {_clock(beat.spent)} gone, {_clock(beat.left)} left{memory}"
+
+
+def _clock(seconds: float) -> str:
+    whole = max(0, int(seconds))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+@contextmanager
+def interruptible(stop: StopRequest, progress: Progress) -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into a wish to stop, and say first what that costs."""
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        if stop.ask() == 1:
+            beat = progress.latest
+            spent = "" if beat is None else f" after {_clock(beat.spent)} of {beat.phase}"
+            progress.say(
+                f"stopping{spent}: it ends as terminal_operator, its time is spent and it is not "
+                "run again by itself; Ctrl-C once more leaves the container running instead"
+            )
+        else:
+            progress.say("leaving the container running; the next writing command deals with it")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        progress.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,211 @@
+"""The commands that run something: ``explore``, ``replay``, ``submit-patch`` and ``score``."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator import wiring
+from orchestrator.cli import logging
+from orchestrator.cli.context import invocation
+from orchestrator.cli.progress import Progress, interruptible
+from orchestrator.cli.render import emit, emit_json
+from orchestrator.errors import Exit, UsageError
+from orchestrator.evidence.context import Context
+from orchestrator.evidence.supervise import StopRequest
+from orchestrator.lifecycle.machine import State
+from orchestrator.pipeline import jobs, preview
+from orchestrator.pipeline.reconcile import reconcile
+from orchestrator.report import lookup
+from orchestrator.report.ending import lines as result_lines
+from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
+
+Task = Annotated[
+    Path, typer.Argument(metavar="TASK", help="task.yaml, its folder, or a bundled task's name.")
+]
+Official = Annotated[
+    bool, typer.Option("--official", help="Refuse whatever would make the result local.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the whole plan; start nothing.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")]
+FailOnBehavior = Annotated[
+    bool,
+    typer.Option("--fail-on-behavior", help="Exit 1 when the candidate came to no valid score."),
+]
+
+_GOOD = frozenset({State.SUBMITTED, State.SCORED})
+
+
+@contextmanager
+def _working(context: typer.Context) -> Iterator[Context]:
+    """Wire everything up, deal with what an earlier command left, and watch for Ctrl-C."""
+    call = invocation(context)
+    logging.configure(call)
+    stop, progress = StopRequest(), Progress()
+    with interruptible(stop, progress):
+        ctx = wiring.context(call.settings, stop, progress.say, progress.beat)
+        try:
+            reconcile(ctx)
+            yield ctx
+        finally:
+            ctx.engine.close()
+
+
+def explore(
+    context: typer.Context,
+    task: Task,
+    *,
+    agent: Annotated[str, typer.Option(help="Who explores.")] = "scripted",
+    model: Annotated[
+        str, typer.Option(help="The agent's model; none for agents without.")
+    ] = "none",
+    effort: Annotated[str, typer.Option(help="The model's effort setting.")] = "none",
+    official: Official = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+    fail_on_behavior: FailOnBehavior = False,
+) -> Exit:
+    """Let an agent work on a task until it submits, gives up, or its time is over."""
+    with _working(context) as ctx:
+        pack, plan = jobs.plan_explore(
+            ctx, task, agent=agent, model=model, effort=effort, official=official
+        )
+        if dry_run:
+            return _preview(preview.of_explore(ctx, pack, plan), json=json)
+        folder, state = jobs.explore(ctx, pack, plan)
+    return _told(((folder, state),), json=json, fail=fail_on_behavior)
+
+
+def replay(
+    context: typer.Context,
+    attempt: Annotated[str, typer.Argument(metavar="ATTEMPT", help="The attempt's id.")],
+    *,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Declare and run seeded members 1 to N.")
+    ] = None,
+    again: Annotated[
+        str | None, typer.Option(help="Why a replay that a person stopped is run again.")
+    ] = None,
+    through: Annotated[jobs.Through, typer.Option(help="How far to go.")] = jobs.Through.SCORE,
+    official: Official = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+    fail_on_behavior: FailOnBehavior = False,
+) -> Exit:
+    """Run an attempt's candidate formally, then score it."""
+    with _working(context) as ctx:
+        found = lookup.resolve(ctx.runs, attempt)
+        if not isinstance(found, AttemptFolder):
+            raise UsageError(f"{attempt} is not an attempt", remedy="orch status lists attempts")
+        if dry_run:
+            return _preview(preview.of_replay(ctx, found, official=official), json=json)
+        done = jobs.replay(
+            ctx, found, repeats=repeats, again=again, through=through, official=official
+        )
+    return _told(_steps(done), json=json, fail=fail_on_behavior)
+
+
+def submit_patch(
+    context: typer.Context,
+    task: Task,
+    patch: Annotated[Path, typer.Argument(metavar="FILE", help="The patch.")],
+    *,
+    official: Official = False,
+    json: Json = False,
+) -> Exit:
+    """Enter a patch as a candidate, without an exploration."""
+    with _working(context) as ctx:
+        step = jobs.submit_patch(ctx, task, patch, official=official)
+    return _told((step,), json=json, fail=False)
+
+
+def score(
+    context: typer.Context,
+    target: Annotated[
+        str, typer.Argument(metavar="REPLAY|TASK", help="A replay's id; with --checkpoint a task.")
+    ],
+    *,
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(metavar="N=DIR", help="Score this existing checkpoint; may be repeated."),
+    ] = None,
+    reference_run: Annotated[
+        bool, typer.Option("--reference-run", help="Let the evaluator accept the start itself.")
+    ] = False,
+    official: Official = False,
+    json: Json = False,
+    fail_on_behavior: FailOnBehavior = False,
+) -> Exit:
+    """Score a replay once more, or checkpoints that exist already."""
+    with _working(context) as ctx:
+        if checkpoint:
+            entered = jobs.score_checkpoints(
+                ctx,
+                Path(target),
+                _named(checkpoint),
+                reference_run=reference_run,
+                official=official,
+            )
+            steps = _steps((entered,))
+        else:
+            found = lookup.resolve(ctx.runs, target)
+            if not isinstance(found, ReplayFolder):
+                raise UsageError(f"{target} is not a replay", remedy="orch status lists runs")
+            steps = (jobs.score(ctx, found, reference_run=reference_run, official=official),)
+    return _told(steps, json=json, fail=fail_on_behavior)
+
+
+Step = tuple[AttemptFolder | ReplayFolder | ScoringFolder, State]
+
+
+def _steps(done: tuple[jobs.Replayed, ...]) -> tuple[Step, ...]:
+    """List what ended, in order."""
+    found: list[Step] = []
+    for item in done:
+        found.append((item.folder, item.state))
+        if item.scoring is not None and item.scored is not None:
+            found.append((item.scoring, item.scored))
+    return tuple(found)
+
+
+def _told(steps: tuple[Step, ...], *, json: bool, fail: bool) -> Exit:
+    """Print how each run ended and what to do next."""
+    if json:
+        emit_json([{**_document(folder), "state": state.value} for folder, state in steps])
+    else:
+        for folder, state in steps:
+            emit("\n".join(result_lines(folder, state)))
+    last = steps[-1][1]
+    return Exit.FINDING if fail and last not in _GOOD else Exit.OK
+
+
+def _document(folder: AttemptFolder | ReplayFolder | ScoringFolder) -> dict[str, Any]:
+    return {"id": lookup.path_id(folder), "run_id": lookup.run_id(folder), "path": str(folder.root)}
+
+
+def _preview(document: Mapping[str, Any], *, json: bool) -> Exit:
+    if json:
+        emit_json(document)
+    else:
+        emit("\n".join(preview.lines(document)))
+    return Exit.OK
+
+
+def _named(checkpoints: list[str]) -> dict[str, Path]:
+    """Split ``N=DIR`` options.
+
+    Raises:
+        UsageError: one is not of that form, or a number is given twice.
+    """
+    found: dict[str, Path] = {}
+    for text in checkpoints:
+        progress, equals, folder = text.partition("=")
+        if not equals or progress in found:
+            raise UsageError(
+                f"--checkpoint {text!r} is not N=DIR, or N is given twice",
+                remedy="--checkpoint 7800=path/to/folder",
+            )
+        found[progress] = Path(folder)
+    return found

@@ -1,0 +1,114 @@
+"""What every phase is handed: the adapters, the records and the operator's wishes."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.domain.container import EngineIdentity
+from orchestrator.domain.records import EngineRecord
+from orchestrator.domain.roles import Phase
+from orchestrator.domain.task import Strict
+from orchestrator.evidence.supervise import Beat, CappedLog, StopRequest, Watch
+from orchestrator.lifecycle.machine import Event
+from orchestrator.ports import Clock, Container, ContainerEngine, TreeStore, Volumes
+from orchestrator.sandbox import INSTANCE_LABEL, RUN_LABEL, Users
+from orchestrator.storage.assets import AssetStore
+from orchestrator.storage.campaign import Campaign
+from orchestrator.storage.durable import write_json
+from orchestrator.storage.layout import RunsFolder
+from orchestrator.storage.ledger import Ledger
+from receipts.keys import SigningKey
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a phase came out, as the event to append and its data. Never an exception."""
+
+    event: Event
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The adapters and records a phase works with. Built by ``wiring``; a fake one by tests."""
+
+    runs: RunsFolder
+    engine: ContainerEngine
+    volumes: Volumes
+    store: TreeStore
+    clock: Clock
+    campaign: Campaign
+    ledger: Ledger
+    assets: AssetStore
+    users: Users
+    key: SigningKey
+    stop: StopRequest
+    say: Callable[[str], None]
+    beat: Callable[[Beat], None]
+    harness: Path
+
+    def now(self) -> str:
+        """Return the time for a record, UTC."""
+        return self.clock.utc().isoformat()
+
+    def watch(self, phase: Phase, container: Container, deadline_ns: int, log: CappedLog) -> Watch:
+        """Put a container under supervision."""
+        return Watch(phase, container, self.clock, deadline_ns, self.stop, log, self.beat)
+
+    def engine_record(self) -> EngineRecord:
+        """Say which engine answers now."""
+        found: EngineIdentity = self.engine.identity()
+        return EngineRecord(
+            kind=found.kind,
+            engine_id=found.engine_id,
+            version=found.version,
+            incarnation=found.incarnation,
+            boot_id=self.clock.boot_id(),
+        )
+
+    @property
+    def instance(self) -> str:
+        """A short name of this runs folder, the same for everyone who opens it."""
+        return hashlib.sha256(str(self.runs.root.resolve()).encode()).hexdigest()[:12]
+
+    def labels(self, run_id: str, engine: EngineRecord, deadline_ns: int) -> Mapping[str, str]:
+        """Label a container so that whoever finds it knows whose it is and when it must be gone."""
+        return {
+            INSTANCE_LABEL: self.instance,
+            RUN_LABEL: run_id,
+            "orch.boot": engine.boot_id,
+            "orch.engine": engine.engine_id,
+            "orch.deadline_boottime_ns": str(deadline_ns),
+        }
+
+
+def container_name(phase: Phase, run_id: str, suffix: str = "") -> str:
+    """Name a container; unique because run ids are."""
+    return f"orch-{phase.value}-{run_id[:12]}{suffix}"
+
+
+def save(path: Path, record: Strict, *, replace: bool = False) -> None:
+    """Write a record of ours durably."""
+    write_json(path, record.model_dump(mode="json", by_alias=True), replace=replace)
+
+
+def load_json_size_capped(data: bytes) -> Any:
+    """Parse bytes that a candidate or an evaluator wrote; non-finite numbers are let through.
+
+    Raises:
+        ValueError: not JSON, or a key is given twice.
+    """
+
+    def no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a key is given twice")
+        return found
+
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=no_twins)
+    except RecursionError as deep:
+        raise ValueError("nested too deeply") from deep

@@ -1,0 +1,129 @@
+"""Run one short container that judges a checkpoint and hands back a single JSON file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.domain.container import ContainerSpec, Mount
+from orchestrator.domain.outcome import StopReason
+from orchestrator.domain.records import PhasePlan
+from orchestrator.domain.roles import Phase
+from orchestrator.domain.task import Resources
+from orchestrator.errors import InfrastructureError, InterruptedByOperator
+from orchestrator.evidence.context import Context, container_name
+from orchestrator.evidence.rooms import Rooms, host_mounts
+from orchestrator.evidence.supervise import CappedLog, Ending
+from orchestrator.evidence.untrusted import read_untrusted
+from orchestrator.sandbox import asset_mounts, container_spec
+from orchestrator.storage.durable import make_folder
+
+MAX_OUTPUT = 1024 * 1024
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """How it ended, and what it wrote; ``output`` is None unless it exited 0 with a plain file."""
+
+    ending: Ending
+    output: bytes | None
+
+    @property
+    def crash(self) -> str:
+        """Name in one word how it failed; empty when it did not."""
+        facts = self.ending.facts
+        if facts.stop_reason is StopReason.DEADLINE:
+            return "timeout"
+        if facts.oom_killed:
+            return "out_of_memory"
+        if facts.exit_code != 0:
+            return "crashed"
+        return "" if self.output is not None else "no_output"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One kind of check: which phase, what runs, and what it may see besides the checkpoint."""
+
+    ctx: Context
+    plan: PhasePlan
+    phase: Phase
+    resources: Resources
+    argv: tuple[str, ...]
+    mounts: tuple[Mount, ...]
+    env: Mapping[str, str]
+    cpuset: str
+    output: str
+    log_mode: int = 0o644
+
+    def with_env(self, env: Mapping[str, str]) -> "Check":
+        """Return the same check with other variables."""
+        return replace(self, env=env)
+
+    def run(self, rooms: Rooms, checkpoint: Path, tag: str, logs: Path, wall: float) -> Checked:
+        """Check one checkpoint folder under its own wall limit, in seconds.
+
+        Args:
+            rooms: where the small ``/out`` volume is open at ``rooms.scratch``.
+            checkpoint: bound read-only at ``/ckpt``.
+            tag: sets this container's name and output folder apart.
+            logs: where its text output goes.
+
+        Raises:
+            InfrastructureError: a host fact ended it.
+            InterruptedByOperator: the operator asked for a stop.
+        """
+        ctx = self.ctx
+        out = rooms.scratch_folder(tag)
+        deadline_ns = ctx.clock.boottime_ns() + int(wall * _NS)
+        container = ctx.engine.create(self._spec(checkpoint, out, tag, deadline_ns, rooms))
+        log = CappedLog(logs, mode=self.log_mode)
+        try:
+            watch = ctx.watch(self.phase, container, deadline_ns, log)
+            watch.begin()
+            container.start(log)
+            ending = watch.run()
+        finally:
+            log.close()
+        if ending.host_facts:
+            facts = ", ".join(sorted(ending.host_facts))
+            raise InfrastructureError(f"the {self.phase} container of {tag} ended: {facts}")
+        if ending.facts.stop_reason is StopReason.OPERATOR:
+            raise InterruptedByOperator(f"{self.phase} of {tag} was interrupted")
+        output = None
+        if ending.facts.exit_code == 0 and ending.facts.stop_reason is StopReason.EXITED:
+            output = read_untrusted(out, self.output, max_bytes=MAX_OUTPUT)
+        return Checked(ending, output)
+
+    def _spec(
+        self, checkpoint: Path, out: Path, tag: str, deadline_ns: int, rooms: Rooms
+    ) -> ContainerSpec:
+        ctx, plan = self.ctx, self.plan
+        return container_spec(
+            name=container_name(self.phase, plan.run_id, f"-{tag}"),
+            phase=self.phase,
+            image=plan.image.reference,
+            argv=self.argv,
+            user=ctx.users.agent,
+            agent=ctx.users.agent,
+            resources=self.resources,
+            mounts=(
+                Mount(checkpoint, "/ckpt"),
+                Mount(out, "/out", writable=True),
+                *asset_mounts(self.phase, plan.materials),
+                *self.mounts,
+                *host_mounts(rooms.host),
+            ),
+            env=self.env,
+            labels=ctx.labels(plan.run_id, plan.engine, deadline_ns),
+            cpuset=self.cpuset,
+            workdir="/",
+        )
+
+
+def make_logs(folder: Path, tag: str) -> Path:
+    """Make the folder for one check's text output."""
+    logs = folder / tag
+    make_folder(folder, exist_ok=True)
+    make_folder(logs, exist_ok=True)
+    return logs

@@ -1,0 +1,132 @@
+"""The folders behind one container: what is bound where (pure), and the owner that opens them."""
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from orchestrator.domain.container import Mount
+from orchestrator.errors import InfrastructureError
+from orchestrator.evidence.context import Context
+from orchestrator.evidence.requests import RequestBox
+from orchestrator.ports import Volume
+from orchestrator.storage.durable import make_folder, write_file, write_json
+
+CONTROL_SIZE = 16 * 1024**2
+HARNESS = "/opt/harness"
+
+
+def writable_mounts(workspace: Path, out: Path) -> tuple[Mount, ...]:
+    """Bind the two folders that a candidate's code may write to."""
+    return (Mount(workspace, "/workspace", writable=True), Mount(out, "/out", writable=True))
+
+
+def host_mounts(host: Path) -> tuple[Mount, ...]:
+    """Bind what the host writes: ``/logs``, and our passwd so that every uid has an entry."""
+    return (Mount(host, "/logs"), Mount(host / "passwd", "/etc/passwd"))
+
+
+def control_mounts(control: Path) -> tuple[Mount, ...]:
+    """Bind the small volume that takes requests and the agent's own logs."""
+    return (
+        Mount(control / "run", "/run/orch", writable=True),
+        Mount(control / "agent", "/logs/agent", writable=True),
+    )
+
+
+def harness_mounts(harness: Path, *names: str) -> tuple[Mount, ...]:
+    """Bind files of our harness one by one, over whatever the image has there."""
+    return tuple(Mount(harness / name, f"{HARNESS}/{name}") for name in names)
+
+
+@dataclass(slots=True)
+class Rooms:
+    """Writable volumes and host-written files of one container.
+
+    Use as a context manager: every volume opened through it is closed, in reverse order, unless
+    the operator left the container running.
+    """
+
+    ctx: Context
+    host: Path
+    """Folder for what the host writes; see ``host_mounts``."""
+    limits: dict[str, str] = field(default_factory=dict)
+    scratch: Path | None = None
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    def __enter__(self) -> Self:
+        make_folder(self.host.parent, exist_ok=True)
+        make_folder(self.host, exist_ok=True)
+        make_folder(self.host / "agent", exist_ok=True)  # mount points under a read-only bind
+        make_folder(self.host / "answers", exist_ok=True)
+        accounts = self.ctx.users.accounts().encode()
+        write_file(self.host / "passwd", accounts, replace=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.ctx.stop.leave:
+            self._stack.pop_all()  # the container is left running, and its folders with it
+        self._stack.__exit__(kind, error, trace)
+
+    def volume(self, folder: Path, size: int, target: str) -> Volume:
+        """Open a size-limited folder that the agent's user owns; closed with the rooms."""
+        opened = self.ctx.volumes.create(folder, size, owner=self.ctx.users.agent)
+        self._stack.callback(opened.close)
+        self.limits[target] = opened.size_limit.value
+        return opened
+
+    def adopt(self, folder: Path) -> Volume:
+        """Take over a volume that a supervisor which is gone left open; closed with the rooms.
+
+        Raises:
+            InfrastructureError: it is not there any more.
+        """
+        found = self.ctx.volumes.adopt(folder)
+        if found is None:
+            raise InfrastructureError(f"{folder} is gone; what the container left cannot be read")
+        self._stack.callback(found.close)
+        return found
+
+    def open_scratch(self, folder: Path, size: int) -> None:
+        """Open one volume for a whole phase whose containers each get a folder of it as /out."""
+        self.scratch = self.volume(folder, size, "/out").path
+
+    def scratch_folder(self, tag: str) -> Path:
+        """Make a container's own ``/out`` in the phase's scratch volume."""
+        if self.scratch is None:
+            raise ValueError("open_scratch comes first")
+        folder = self.scratch / tag
+        make_folder(folder)
+        _own(folder, self.ctx.users.agent)
+        return folder
+
+    def defer(self, close: Callable[[], None]) -> None:
+        """Close something else with the rooms."""
+        self._stack.callback(close)
+
+    def deadline(self, deadline_ns: int, wall: float) -> None:
+        """Write ``/logs/deadline.json`` for ``timer.sh``: advice, the host keeps the time."""
+        record = {"deadline_boottime_ns": str(deadline_ns), "wall_s": wall}
+        write_json(self.host / "deadline.json", record, replace=True)
+
+    def control(self, folder: Path) -> RequestBox:
+        """Open the small volume behind ``control_mounts`` and the box of requests in it."""
+        opened = self.volume(folder, CONTROL_SIZE, "/run/orch")
+        for name in ("run", "agent"):
+            make_folder(opened.path / name, exist_ok=True)
+            _own(opened.path / name, self.ctx.users.agent)
+        return RequestBox(opened.path / "run", self.host / "answers")
+
+
+def _own(folder: Path, owner: tuple[int, int]) -> None:
+    """Give a folder to the agent's user; an ordinary user's agent is that user already."""
+    if os.geteuid() == 0:
+        os.chown(folder, *owner)

@@ -1,0 +1,445 @@
+"""Explore: an agent works in an offline container against the clock, until one of six endings.
+
+The host decides every ending by its own clock. A submission is a request: the container is frozen,
+its workspace captured from outside and proven to round-trip, and only then is it accepted.
+"""
+
+import threading
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+
+from orchestrator.domain.attempt import SubmissionOrigin, TerminationReason
+from orchestrator.domain.container import ContainerSpec, Mount
+from orchestrator.domain.outcome import Sign, StopReason
+from orchestrator.domain.records import AttemptPlan, LeftOutRecord, Submission, ViolationRecord
+from orchestrator.domain.roles import Phase
+from orchestrator.errors import InfrastructureError
+from orchestrator.evidence.apply import copy_pristine
+from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed, capture
+from orchestrator.evidence.context import Context, Outcome, container_name, save
+from orchestrator.evidence.requests import Action, Answer, Request, RequestBox
+from orchestrator.evidence.rooms import (
+    HARNESS,
+    Rooms,
+    control_mounts,
+    harness_mounts,
+    host_mounts,
+    writable_mounts,
+)
+from orchestrator.evidence.session import ContainerSession
+from orchestrator.evidence.supervise import CappedLog, Ending, Watch
+from orchestrator.evidence.transcript import Transcript
+from orchestrator.evidence.tree import encode_path
+from orchestrator.lifecycle.machine import Event
+from orchestrator.ports import Agent, Container, Volume
+from orchestrator.sandbox import KEEP_ALIVE, asset_mounts, container_spec
+from orchestrator.storage.durable import make_folder, write_file
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.layout import AttemptFolder
+from orchestrator.storage.ledger import Claim
+from orchestrator.storage.pack import Pack
+
+_NS = 1_000_000_000
+_MOST_LISTED = 1000
+_SCRIPTS = ("timer.sh", "submit.sh", "no_candidate.sh", "fast_eval.sh", "request.py")
+
+_ORIGIN = {
+    TerminationReason.AGENT_EXPLICIT_SUBMIT: SubmissionOrigin.AGENT,
+    TerminationReason.AGENT_EARLY_EXIT: SubmissionOrigin.HOST_EARLY_EXIT_CAPTURE,
+    TerminationReason.PHASE_DEADLINE: SubmissionOrigin.HOST_DEADLINE_CAPTURE,
+}
+
+
+def run(
+    ctx: Context,
+    plan: AttemptPlan,
+    pack: Pack,
+    agent: Agent,
+    folder: AttemptFolder,
+    journal: Journal,
+) -> Outcome:
+    """Run one exploration and return how it ended.
+
+    Raises:
+        InfrastructureError: the machine would not have it, or a capture could not be proven; what
+            the agent left is kept under ``kept/``.
+        InterruptedByOperator: asked twice; the container is left running, labelled.
+    """
+    need = plan.resources
+    claim = Claim(
+        run_id=plan.run_id,
+        phase=Phase.EXPLORE,
+        cpus=need.cpus,
+        memory=need.memory,
+        disk=2 * need.disk,
+        disk_folder=folder.root,
+    )
+    with ctx.ledger.reserve(claim) as held, Rooms(ctx, host_folder(folder)) as rooms:
+        workspace = rooms.volume(folder.workspace, need.disk, "/workspace")
+        rooms.volume(folder.out, need.disk, "/out")
+        box = rooms.control(folder.control)
+        copy_pristine(pack.solution, workspace.path, exclude=pack.exclude, owner=ctx.users.agent)
+        text = instruction(plan, pack)
+        write_file(rooms.host / "instruction.md", text.encode(), replace=True)
+        deadline_ns = ctx.clock.boottime_ns() + int(plan.wall * _NS)
+        exploration = _Exploration(
+            ctx=ctx,
+            plan=plan,
+            pack=pack,
+            agent=agent,
+            folder=folder,
+            journal=journal,
+            rooms=rooms,
+            workspace=workspace,
+            box=box,
+            container=ctx.engine.create(
+                spec(ctx, plan, pack, folder, deadline_ns=deadline_ns, cpuset=held.cpuset)
+            ),
+            deadline_ns=deadline_ns,
+            text=text,
+        )
+        return exploration.run()
+
+
+def spec(
+    ctx: Context,
+    plan: AttemptPlan,
+    pack: Pack,
+    folder: AttemptFolder,
+    *,
+    deadline_ns: int,
+    cpuset: str,
+) -> ContainerSpec:
+    """Describe the exploration's container; nothing is made."""
+    return container_spec(
+        name=container_name(Phase.EXPLORE, plan.run_id),
+        phase=Phase.EXPLORE,
+        image=plan.image.reference,
+        argv=KEEP_ALIVE,
+        user=ctx.users.keeper,
+        agent=ctx.users.agent,
+        resources=plan.resources,
+        mounts=(
+            *writable_mounts(folder.workspace, folder.out),
+            *asset_mounts(Phase.EXPLORE, plan.materials),
+            *harness_mounts(ctx.harness, *_SCRIPTS),
+            *_proxy(pack),
+            *host_mounts(host_folder(folder)),
+            *control_mounts(folder.control),
+        ),
+        env=environment(plan),
+        labels=ctx.labels(plan.run_id, plan.engine, deadline_ns),
+        cpuset=cpuset,
+    )
+
+
+def host_folder(folder: AttemptFolder) -> Path:
+    """Where the host's files for an exploration lie."""
+    return folder.logs / "host"
+
+
+def environment(plan: AttemptPlan) -> dict[str, str]:
+    """Name the variables an agent's commands get besides the sandbox's own."""
+    env = {"OUTPUT_DIR": "/out"}
+    if plan.task.proxy is not None:
+        script = PurePosixPath(plan.task.proxy.command).name
+        env["ORCH_PROXY_COMMAND"] = f"{HARNESS}/proxy/{script}"
+    return env
+
+
+def instruction(plan: AttemptPlan, pack: Pack) -> str:
+    """Render the task's instruction; jinja2 is imported here because only explorations need it.
+
+    Raises:
+        TaskPackError: the template does not render.
+    """
+    from orchestrator.evidence.instruction import render  # noqa: PLC0415
+
+    return render(pack, plan.task, plan.wall)
+
+
+def _proxy(pack: Pack) -> tuple[Mount, ...]:
+    if pack.spec.proxy is None:
+        return ()
+    return (pack.script_mount(pack.spec.proxy.command, f"{HARNESS}/proxy"),)
+
+
+_Found = Capture | PolicyRefused | ProofFailed
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A frozen workspace and what its capture found."""
+
+    found: _Found
+    accepted_at: str
+    pause_ms: float
+
+
+@dataclass(slots=True)
+class _Exploration:
+    ctx: Context
+    plan: AttemptPlan
+    pack: Pack
+    agent: Agent
+    folder: AttemptFolder
+    journal: Journal
+    rooms: Rooms
+    workspace: Volume
+    box: RequestBox
+    container: Container
+    deadline_ns: int
+    text: str
+    stopping: threading.Event = field(default_factory=threading.Event)
+    failure: BaseException | None = None
+    outcome: Outcome | None = None
+
+    def run(self) -> Outcome:
+        log = CappedLog(self.folder.logs)
+        self.rooms.defer(log.close)
+        transcript = Transcript(self.folder.transcript, self.ctx.clock)
+        self.rooms.defer(transcript.close)
+        watch = self.ctx.watch(Phase.EXPLORE, self.container, self.deadline_ns, log)
+        self.rooms.deadline(self.deadline_ns, self.plan.wall)
+        self.journal.append(
+            Event.EXPLORE_STARTED,
+            container=self.container.id,
+            deadline_boottime_ns=str(self.deadline_ns),
+            wall_s=self.plan.wall,
+            size_limits=dict(self.rooms.limits),
+        )
+        watch.begin()
+        self.container.start(log)
+        worker = threading.Thread(
+            target=self._work, args=(self._session(transcript),), name="agent", daemon=True
+        )
+        worker.start()
+        try:
+            ending = watch.run(lambda: self._tick(watch, worker))
+        finally:
+            self.stopping.set()
+        worker.join(timeout=30)
+        return self._outcome(ending)
+
+    def _session(self, transcript: Transcript) -> ContainerSession:
+        return ContainerSession(
+            container=self.container,
+            clock=self.ctx.clock,
+            transcript=transcript,
+            text=self.text,
+            user=self.ctx.users.agent,
+            env={},
+            deadline_ns=self.deadline_ns,
+            command_wall=self.plan.task.explore.command_wall,
+            stop=self.stopping,
+            on_leftover=self._note_leftover,
+            say_aloud=self.ctx.say,
+        )
+
+    def _work(self, session: ContainerSession) -> None:
+        """The agent's thread. Whatever escapes it is raised again by the phase's own thread."""
+        try:
+            self.agent.run(session)
+        except BaseException as failure:  # noqa: BLE001 - handed over, not swallowed
+            self.failure = failure
+
+    def _note_leftover(self, command: str, pids: tuple[int, ...]) -> None:
+        self.journal.append(
+            Event.NOTED, audit="command_limit", command=command[:200], cleared_pids=list(pids)
+        )
+
+    def _tick(self, watch: Watch, worker: threading.Thread) -> bool:
+        """Look at requests, the agent and the clock; True once the exploration is decided."""
+        request = self.box.next()
+        if request is not None:
+            self._handle(request, watch)
+        elif self.ctx.clock.boottime_ns() >= self.deadline_ns:
+            self._take_by_host(TerminationReason.PHASE_DEADLINE, watch)
+        elif not worker.is_alive() and not self.ctx.stop.asked:
+            if self.failure is not None and not self.stopping.is_set():
+                raise self.failure
+            self._take_by_host(TerminationReason.AGENT_EARLY_EXIT, watch)
+        return self.outcome is not None
+
+    def _handle(self, request: Request, watch: Watch) -> None:
+        if request.action is Action.NO_CANDIDATE:
+            self.box.answer(Answer(id=request.id, accepted=True, message="ended, no candidate"))
+            self.outcome = Outcome(
+                Event.DECLINED,
+                {
+                    "reason": TerminationReason.AGENT_EXPLICIT_NO_CANDIDATE.value,
+                    "origin": SubmissionOrigin.NONE.value,
+                    "message": request.reason,
+                },
+            )
+            return
+        taken = self._take(watch)
+        found = taken.found
+        if isinstance(found, Capture) and (request.allow_empty or not found.is_empty):
+            self._accept(TerminationReason.AGENT_EXPLICIT_SUBMIT, found, taken)
+            return
+        problem = _problem(found)
+        self.journal.append(Event.SUBMIT_REFUSED, message=problem)
+        self.box.answer(
+            Answer(
+                id=request.id,
+                accepted=False,
+                message=problem,
+                violations=_violations(found),
+                left_out=_left_out(found),
+            )
+        )
+        if not watch.kills.sent:
+            self.container.unpause()
+
+    def _take_by_host(self, reason: TerminationReason, watch: Watch | None) -> None:
+        """Capture what is there because the exploration is over without a submission."""
+        taken = self._take(watch)
+        found = taken.found
+        match found:
+            case ProofFailed():
+                kept = self._keep()
+                raise InfrastructureError(
+                    f"capture_failed: {found.reason}", remedy=f"the workspace is kept in {kept}"
+                )
+            case PolicyRefused():
+                self._keep()
+                self._decline(reason, "policy", _violations(found))
+            case Capture() if found.is_empty:
+                self._decline(reason, "empty", ())
+            case Capture():
+                self._accept(reason, found, taken)
+
+    def _take(self, watch: Watch | None) -> _Taken:
+        """Freeze the container (or take a stopped one as it is) and capture its workspace."""
+        before = self.ctx.clock.boottime_ns()
+        if watch is not None:
+            try:
+                self.container.pause()
+            except InfrastructureError:
+                watch.kills.kill(self.container)
+                watch.settle()
+                watch.note(Sign.CAPTURED_AFTER_KILL)
+        frozen = self.ctx.clock.boottime_ns()
+        accepted_at = self.ctx.now()
+        make_folder(self.folder.candidate, exist_ok=True)
+        found = capture(
+            self.workspace.path,
+            self.pack.solution,
+            exclude=self.pack.exclude,
+            policy=self.plan.task.patch,
+            store=self.ctx.store,
+            destination=self.folder.candidate,
+        )
+        return _Taken(found, accepted_at, (frozen - before) / 1e6)
+
+    def _keep(self) -> Path:
+        """Keep the raw workspace where nothing will be submitted from it."""
+        kept = self.folder.root / "kept"
+        make_folder(kept, exist_ok=True)
+        make_folder(kept / "workspace")
+        copy_pristine(self.workspace.path, kept / "workspace", exclude=())
+        return kept
+
+    def _decline(
+        self, reason: TerminationReason, why: str, violations: tuple[ViolationRecord, ...]
+    ) -> None:
+        self.outcome = Outcome(
+            Event.DECLINED,
+            {
+                "reason": reason.value,
+                "origin": SubmissionOrigin.NONE.value,
+                "message": why,
+                "violations": [v.model_dump(mode="json") for v in violations],
+            },
+        )
+
+    def _accept(self, reason: TerminationReason, found: Capture, taken: _Taken) -> None:
+        """Make the submission durable; the event that counts follows at once."""
+        submission = Submission(
+            reason=reason,
+            origin=_ORIGIN[reason],
+            patch_sha256=f"sha256:{found.patch_sha256}",
+            patch_size=found.patch_size,
+            manifest_digest=found.manifest_digest,
+            base_digest=found.base_digest,
+            empty=found.is_empty,
+            changed=asdict(found.changed),
+            figures=asdict(found.figures),
+            left_out=_left_out(found),
+            outside_workspace=self.container.changes(),
+            accepted_at=taken.accepted_at,
+            pause_ms=round(taken.pause_ms, 1),
+        )
+        save(self.folder.submission, submission, replace=True)
+        self.outcome = Outcome(
+            Event.CAPTURED,
+            {
+                "reason": reason.value,
+                "origin": submission.origin.value,
+                "patch_sha256": submission.patch_sha256,
+                "manifest_digest": submission.manifest_digest,
+                "base_digest": submission.base_digest,
+                "empty": submission.empty,
+                "accepted_at": submission.accepted_at,
+            },
+        )
+
+    def _outcome(self, ending: Ending) -> Outcome:
+        """Add what was seen of the container's end to what was decided, or decide by it."""
+        seen = ending.as_data()
+        stop = ending.facts.stop_reason
+        if self.outcome is None and stop is StopReason.OPERATOR:
+            reason = TerminationReason.OPERATOR_INTERRUPT.value
+            return Outcome(Event.OPERATOR, {"reason": reason, "message": "interrupted", **seen})
+        if self.outcome is None and ending.host_facts:
+            self._keep()
+            facts = sorted(ending.host_facts)
+            return Outcome(
+                Event.INFRASTRUCTURE,
+                {
+                    "reason": TerminationReason.RUNTIME_FAILURE.value,
+                    "fact": facts[0].value,
+                    "message": f"the exploration's container ended: {', '.join(facts)}",
+                    **seen,
+                },
+            )
+        if self.outcome is None:
+            # No host sign: the agent ended it (its own memory, say). Its tree still counts.
+            self._take_by_host(TerminationReason.AGENT_EARLY_EXIT, None)
+        decided = self.outcome
+        assert decided is not None  # noqa: S101 - _take_by_host decides or raises
+        return Outcome(decided.event, {**decided.data, **seen})
+
+
+def _problem(found: _Found) -> str:
+    """Say in one sentence why a submission cannot be accepted."""
+    match found:
+        case ProofFailed():
+            return f"the captured patch does not reproduce your workspace: {found.reason}"
+        case PolicyRefused():
+            first, many = found.violations[0], len(found.violations)
+            return f"the patch breaks the task's policy at {many} place(s), first: {first}"
+        case Capture():
+            return (
+                "nothing has changed; "
+                "submit.sh --allow-empty hands in the shipped solution as it is"
+            )
+
+
+def _violations(found: _Found) -> tuple[ViolationRecord, ...]:
+    if not isinstance(found, PolicyRefused):
+        return ()
+    return tuple(
+        ViolationRecord(path=v.path, rule=v.rule.value, figure=v.figure, limit=v.limit)
+        for v in found.violations[:_MOST_LISTED]
+    )
+
+
+def _left_out(found: _Found) -> tuple[LeftOutRecord, ...]:
+    if isinstance(found, ProofFailed):
+        return ()
+    return tuple(
+        LeftOutRecord(path=encode_path(left.path), reason=left.reason.value)
+        for left in found.left_out[:_MOST_LISTED]
+    )

@@ -1,0 +1,251 @@
+"""Replay: the same-hash patch on the pristine tree, a fresh container, exactly the task's command.
+
+Nothing crosses from the exploration but ``candidate.patch``. Before the command starts only host
+facts or an invalid patch can refuse; after it has started ``domain.outcome`` decides.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from orchestrator.domain.checkpoint import MAX_EXAMINED, select
+from orchestrator.domain.container import ContainerSpec
+from orchestrator.domain.outcome import Verdict, verdict
+from orchestrator.domain.records import ReplayPlan
+from orchestrator.domain.roles import Phase
+from orchestrator.errors import ContainerLostError, GateRefusedError, InfrastructureError
+from orchestrator.evidence.apply import Applied, InvalidPatch, PatchDiffers, apply, copy_pristine
+from orchestrator.evidence.collect import Collected, collect_one, forged, published
+from orchestrator.evidence.context import Context, Outcome, container_name
+from orchestrator.evidence.rooms import Rooms, harness_mounts, host_mounts, writable_mounts
+from orchestrator.evidence.supervise import CappedLog, Ending, Watch
+from orchestrator.lifecycle.machine import Event
+from orchestrator.ports import Volume
+from orchestrator.sandbox import PHASE_LABEL, RUN_LABEL, asset_mounts, container_spec
+from orchestrator.storage.campaign import CampaignEvent
+from orchestrator.storage.durable import make_folder
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.layout import ReplayFolder
+from orchestrator.storage.pack import Pack
+
+_NS = 1_000_000_000
+_MOST_LISTED = 200
+SHELL = "/bin/bash"
+
+
+@dataclass(slots=True)
+class _Replay:
+    ctx: Context
+    plan: ReplayPlan
+    pack: Pack
+    folder: ReplayFolder
+    journal: Journal
+    rooms: Rooms
+
+
+def run(
+    ctx: Context,
+    plan: ReplayPlan,
+    pack: Pack,
+    folder: ReplayFolder,
+    journal: Journal,
+    cpuset: str,
+) -> Outcome:
+    """Run a candidate formally and collect what it published.
+
+    Raises:
+        InfrastructureError: the machine would not start it, or a proven patch no longer applies.
+        InterruptedByOperator: asked twice; the container is left running, labelled.
+    """
+    with Rooms(ctx, host_folder(folder)) as rooms:
+        replay = _Replay(ctx, plan, pack, folder, journal, rooms)
+        workspace = rooms.volume(folder.workspace, plan.resources.disk, "/workspace")
+        refusal = _lay_workspace(replay, workspace)
+        if refusal is not None:
+            return refusal
+        out = rooms.volume(folder.out, plan.resources.disk, "/out")
+        return _conclude(replay, out, _start(replay, cpuset).run())
+
+
+def resume(
+    ctx: Context, plan: ReplayPlan, pack: Pack, folder: ReplayFolder, journal: Journal
+) -> Outcome:
+    """Go on with a replay whose supervisor is gone: same container, same deadline.
+
+    Raises:
+        ContainerLostError: the container is gone, so nobody knows how it ended.
+    """
+    started = journal.view.last(Event.RUN_STARTED)
+    found = ctx.engine.find({RUN_LABEL: plan.run_id, PHASE_LABEL: Phase.REPLAY.value})
+    if started is None or not found:
+        raise ContainerLostError(f"the container of {folder.root} is gone, its end was not seen")
+    with Rooms(ctx, host_folder(folder)) as rooms:
+        replay = _Replay(ctx, plan, pack, folder, journal, rooms)
+        rooms.adopt(folder.workspace)
+        out = rooms.adopt(folder.out)
+        log = CappedLog(folder.logs)
+        rooms.defer(log.close)
+        deadline_ns = int(started.data["deadline_boottime_ns"])
+        watch = ctx.watch(Phase.REPLAY, found[0], deadline_ns, log)
+        watch.resume(datetime.fromisoformat(started.ts), started.mono_ns)
+        found[0].adopt(log, plan.engine.incarnation)
+        return _conclude(replay, out, watch.run())
+
+
+def _conclude(replay: _Replay, out: Volume, ending: Ending) -> Outcome:
+    """Say what a run came to, and collect what it published when it was had."""
+    if replay.journal.view.last(Event.EXITED) is None:
+        replay.journal.append(Event.EXITED, **ending.as_data())
+        _pin(replay, Event.EXITED)
+    decided = verdict(ending.facts, ending.host_facts)
+    if decided is Verdict.OPERATOR:
+        spent = f"{ending.facts.duration_s:.0f} s"
+        return Outcome(Event.OPERATOR, {"message": f"interrupted after {spent}"})
+    if decided is Verdict.INFRASTRUCTURE:
+        facts = sorted(ending.host_facts)
+        message = f"the run was ended by the machine: {', '.join(facts)}"
+        return Outcome(Event.INFRASTRUCTURE, {"fact": facts[0].value, "message": message})
+    return _collect(replay, out)
+
+
+def _lay_workspace(replay: _Replay, workspace: Volume) -> Outcome | None:
+    """Put pristine plus patch into the workspace and prove the result; None when it is right."""
+    plan, pack, ctx = replay.plan, replay.pack, replay.ctx
+    if plan.patch_sha256 is None:
+        copy_pristine(pack.solution, workspace.path, exclude=pack.exclude, owner=ctx.users.agent)
+        return None
+    found = apply(
+        replay.folder.attempt.patch,
+        pack.solution,
+        workspace.path,
+        store=ctx.store,
+        expected_sha256=plan.patch_sha256.removeprefix("sha256:"),
+        expected_manifest_digest=plan.manifest_digest,
+        exclude=pack.exclude,
+        policy=pack.spec.patch,
+        owner=ctx.users.agent,
+    )
+    match found:
+        case Applied():
+            return None
+        case PatchDiffers():
+            raise InfrastructureError(
+                f"patch_not_applied: {found.reason}",
+                remedy="compare the attempt's candidate/ with its receipt: orch show",
+            )
+        case InvalidPatch():
+            if plan.proven:
+                raise InfrastructureError(f"patch_not_applied: {found.reason}")
+            return Outcome(Event.INVALID_PATCH, {"reason": found.reason})
+
+
+def _start(replay: _Replay, cpuset: str) -> Watch:
+    ctx, plan, rooms = replay.ctx, replay.plan, replay.rooms
+    deadline_ns = ctx.clock.boottime_ns() + int(plan.wall * _NS)
+    rooms.deadline(deadline_ns, plan.wall)
+    container = ctx.engine.create(
+        spec(ctx, plan, replay.folder, deadline_ns=deadline_ns, cpuset=cpuset)
+    )
+    if not container.has_file(SHELL):
+        container.remove()
+        raise GateRefusedError(
+            f"image {plan.image.reference} has no {SHELL}",
+            remedy="choose an image with bash in task.yaml, replay.image",
+        )
+    log = CappedLog(replay.folder.logs)
+    rooms.defer(log.close)
+    watch = ctx.watch(Phase.REPLAY, container, deadline_ns, log)
+    replay.journal.append(
+        Event.RUN_STARTED,
+        container=container.id,
+        deadline_boottime_ns=str(deadline_ns),
+        wall_s=plan.wall,
+        argv=list(plan.argv),
+        size_limits=dict(rooms.limits),
+    )
+    _pin(replay, Event.RUN_STARTED)
+    watch.begin()
+    container.start(log)
+    return watch
+
+
+def spec(
+    ctx: Context, plan: ReplayPlan, folder: ReplayFolder, *, deadline_ns: int, cpuset: str
+) -> ContainerSpec:
+    """Describe the replay's container; nothing is made."""
+    return container_spec(
+        name=container_name(Phase.REPLAY, plan.run_id),
+        phase=Phase.REPLAY,
+        image=plan.image.reference,
+        argv=plan.argv,
+        user=ctx.users.agent,
+        agent=ctx.users.agent,
+        resources=plan.resources,
+        mounts=(
+            *writable_mounts(folder.workspace, folder.out),
+            *asset_mounts(Phase.REPLAY, plan.materials),
+            *harness_mounts(ctx.harness, "timer.sh"),
+            *host_mounts(host_folder(folder)),
+        ),
+        env=plan.env,
+        labels=ctx.labels(plan.run_id, plan.engine, deadline_ns),
+        cpuset=cpuset,
+    )
+
+
+def host_folder(folder: ReplayFolder) -> Path:
+    """Where the host's files for a replay lie."""
+    return folder.logs / "host"
+
+
+def _collect(replay: _Replay, out: Volume) -> Outcome:
+    """Copy what was published, with the container ended, into folders of our own."""
+    ctx, folder = replay.ctx, replay.folder
+    started = replay.journal.view.last(Event.RUN_STARTED)
+    assert started is not None  # noqa: S101 - the state is running
+    # The deadline on the clock that file times are kept in.
+    deadline_ns = (
+        ctx.clock.wall_ns() - ctx.clock.boottime_ns() + int(started.data["deadline_boottime_ns"])
+    )
+    for name in forged(out.path):
+        replay.journal.append(Event.NOTED, audit="result_file_forgery", name=name)
+    found, passed_over = select(published(out.path / "checkpoints"), deadline_ns=deadline_ns)
+    make_folder(folder.checkpoints, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for numbered in found[:MAX_EXAMINED]:
+        name = numbered.name.decode("ascii")
+        got = collect_one(
+            out.path / "checkpoints" / name,
+            folder.checkpoints / name,
+            max_bytes=replay.plan.resources.disk,
+        )
+        row: dict[str, Any] = {"name": name, "progress": numbered.progress}
+        if isinstance(got, Collected):
+            row |= {"digest": got.digest, "size": got.bytes, "files": got.files}
+        else:
+            row |= {"refused": got.reason.value, "where": got.path}
+        rows.append(row)
+    return Outcome(
+        Event.COLLECTED,
+        {
+            "checkpoints": rows,
+            "unexamined": max(0, len(found) - MAX_EXAMINED),
+            "ignored": [
+                {"name": p.name.decode("utf-8", "backslashreplace"), "reason": p.reason}
+                for p in passed_over[:_MOST_LISTED]
+            ],
+            "ignored_count": len(passed_over),
+        },
+    )
+
+
+def _pin(replay: _Replay, event: Event) -> None:
+    """Put the journal's head into the campaign log, so that a journal cut back shows."""
+    replay.ctx.campaign.append(
+        CampaignEvent.HEAD,
+        run_id=replay.plan.run_id,
+        event=event.value,
+        seq=len(replay.journal.view.records) - 1,
+        head=replay.journal.head,
+    )

@@ -1,0 +1,252 @@
+"""Drive a run from where its journal stands to its end, one phase after the other.
+
+``OrchError`` raised by a phase is the machine's (or the operator's) doing and becomes the run's
+terminal event; a candidate's doing arrives as an ordinary outcome.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from orchestrator.domain.attempt import RunKind
+from orchestrator.domain.outcome import HostFact
+from orchestrator.domain.records import AttemptPlan, ReplayPlan, ScoringPlan
+from orchestrator.domain.roles import Phase
+from orchestrator.errors import (
+    AssetMismatchError,
+    ContainerLostError,
+    GateRefusedError,
+    InfrastructureError,
+    InterruptedByOperator,
+    StorageFullError,
+)
+from orchestrator.evidence.context import Context, Outcome
+from orchestrator.lifecycle.machine import Event, State
+from orchestrator.phases import explore, gate, replay, score, submit, validate
+from orchestrator.pipeline.finish import finish_attempt, finish_replay, finish_scoring
+from orchestrator.ports import Agent
+from orchestrator.sandbox import PHASE_LABEL, RUN_LABEL
+from orchestrator.storage.campaign import CampaignEvent
+from orchestrator.storage.durable import free_ballast, make_ballast
+from orchestrator.storage.journal import Journal, read_journal
+from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
+from orchestrator.storage.pack import Pack
+from orchestrator.storage.records import load
+from orchestrator.storage.supervisor import supervising
+
+RunFolder = AttemptFolder | ReplayFolder | ScoringFolder
+KINDS: dict[type[RunFolder], RunKind] = {
+    AttemptFolder: RunKind.ATTEMPT,
+    ReplayFolder: RunKind.REPLAY,
+    ScoringFolder: RunKind.SCORING,
+}
+_BALLAST = ".ballast"
+
+
+def drive_attempt(ctx: Context, folder: AttemptFolder, pack: Pack, agent: Agent) -> State:
+    """Explore and submit; return the attempt's final state.
+
+    Raises:
+        InfrastructureError: the machine ended it; recorded as such.
+        InterruptedByOperator: a person did; recorded, unless the container was left running.
+    """
+    plan = load(folder.plan, AttemptPlan)
+    journal = Journal(folder.journal, RunKind.ATTEMPT, plan.run_id, ctx.clock)
+    with _booked(ctx, journal, folder):
+        if journal.state is State.REGISTERED:
+            _append(journal, explore.run(ctx, plan, pack, agent, folder, journal))
+        if journal.state is State.CAPTURED:
+            _append(journal, submit.run(folder))
+    return finish(ctx, folder)
+
+
+def drive_entered(ctx: Context, folder: AttemptFolder, entered: Outcome) -> State:
+    """Take an attempt that enters half-way (a patch, checkpoints) to its submission."""
+    plan = load(folder.plan, AttemptPlan)
+    journal = Journal(folder.journal, RunKind.ATTEMPT, plan.run_id, ctx.clock)
+    with _booked(ctx, journal, folder):
+        _append(journal, entered)
+        if folder.submission.exists():
+            _append(journal, submit.run(folder))
+        else:
+            journal.append(Event.SUBMITTED)
+    return finish(ctx, folder)
+
+
+def drive_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
+    """Gate, run, collect and validate; return the replay's final state.
+
+    Raises:
+        InfrastructureError: the machine ended it, a refusing gate included; recorded as such.
+        InterruptedByOperator: a person did.
+    """
+    plan = load(folder.plan, ReplayPlan)
+    journal = Journal(folder.journal, RunKind.REPLAY, plan.run_id, ctx.clock)
+    need = plan.resources
+    with _booked(ctx, journal, folder):
+        journal.append(Event.GATE_STARTED)
+        # Workspace, /out, and the collected copy of what /out may hold.
+        phases = (Phase.REPLAY, Phase.VALIDATE)
+        with gate.passed(ctx, plan, phases, folder.gate, 3 * need.disk) as held:
+            journal.append(Event.GATE_PASSED, cpuset=held.cpuset)
+            _append(journal, replay.run(ctx, plan, pack, folder, journal, held.cpuset))
+            collected = journal.view.last(Event.COLLECTED)
+            if journal.state is State.COLLECTED and collected is not None:
+                _append(journal, validate.run(ctx, plan, pack, folder, collected.data, held.cpuset))
+    return finish(ctx, folder)
+
+
+def resume_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
+    """Go on with a replay whose supervisor is gone, from where its journal stands.
+
+    Raises:
+        InfrastructureError: it cannot be gone on with; recorded as its ending.
+    """
+    plan = load(folder.plan, ReplayPlan)
+    journal = Journal(folder.journal, RunKind.REPLAY, plan.run_id, ctx.clock)
+    with _booked(ctx, journal, folder):
+        match journal.state:
+            case State.RUNNING:
+                _append(journal, replay.resume(ctx, plan, pack, folder, journal))
+            case State.QUEUED | State.GATING:
+                raise InfrastructureError("orch ended before the run had started")
+            case _:
+                pass
+        if journal.state is State.COLLECTED:
+            _validate_again(ctx, plan, pack, folder, journal)
+    return finish(ctx, folder)
+
+
+def _validate_again(
+    ctx: Context, plan: ReplayPlan, pack: Pack, folder: ReplayFolder, journal: Journal
+) -> None:
+    """Validate what is collected already; what an earlier validation left is cleared first."""
+    collected = journal.view.last(Event.COLLECTED)
+    assert collected is not None  # noqa: S101 - the state is collected
+    ended = {RUN_LABEL: plan.run_id, PHASE_LABEL: Phase.VALIDATE.value}
+    for container in ctx.engine.find(ended):
+        container.remove()
+    validate.clear(ctx, folder)
+    evidence = folder.root / "gate-validate.json"
+    with gate.passed(ctx, plan, (Phase.VALIDATE,), evidence, 0) as held:
+        _append(journal, validate.run(ctx, plan, pack, folder, collected.data, held.cpuset))
+
+
+def drive_checkpoints(ctx: Context, folder: ReplayFolder, pack: Pack, entered: Outcome) -> State:
+    """Take a replay that existing checkpoints were entered into through validation."""
+    plan = load(folder.plan, ReplayPlan)
+    journal = Journal(folder.journal, RunKind.REPLAY, plan.run_id, ctx.clock)
+    with _booked(ctx, journal, folder):
+        _append(journal, entered)
+        with gate.passed(ctx, plan, (Phase.VALIDATE,), folder.gate, 0) as held:
+            _append(journal, validate.run(ctx, plan, pack, folder, entered.data, held.cpuset))
+    return finish(ctx, folder)
+
+
+def drive_scoring(ctx: Context, folder: ScoringFolder, pack: Pack) -> State:
+    """Score every accepted checkpoint; return the scoring's final state.
+
+    Raises:
+        InfrastructureError: an evaluation crashed or the machine failed; ``score_failed``.
+        InterruptedByOperator: a person stopped it.
+    """
+    plan = load(folder.plan, ScoringPlan)
+    journal = Journal(folder.journal, RunKind.SCORING, plan.run_id, ctx.clock)
+    evidence = folder.root / "gate.json"
+    with _booked(ctx, journal, folder):
+        journal.append(Event.GATE_STARTED)
+        with gate.passed(ctx, plan, (Phase.SCORE,), evidence, plan.resources.disk) as held:
+            journal.append(Event.GATE_PASSED, cpuset=held.cpuset)
+            outcome = score.run(
+                ctx, plan, pack, folder, journal, held.cpuset, crashes_before(folder, plan)
+            )
+            _append(journal, outcome)
+            ctx.campaign.append(
+                CampaignEvent.HEAD,
+                run_id=plan.run_id,
+                event=outcome.event.value,
+                seq=len(journal.view.records) - 1,
+                head=journal.head,
+            )
+    return finish(ctx, folder)
+
+
+def crashes_before(folder: ScoringFolder, plan: ScoringPlan) -> dict[str, int]:
+    """Count each checkpoint's crashes in earlier numbered tries by the same evaluator."""
+    found: dict[str, int] = {}
+    for earlier in folder.replay.scorings():
+        if earlier.root == folder.root or not earlier.plan.exists():
+            continue
+        if load(earlier.plan, ScoringPlan).evaluator_digest != plan.evaluator_digest:
+            continue
+        for record in read_journal(earlier.journal, RunKind.SCORING).all(Event.NOTED):
+            name = record.data.get("checkpoint")
+            if record.data.get("crash") and isinstance(name, str):
+                found[name] = found.get(name, 0) + 1
+    return found
+
+
+def finish(ctx: Context, folder: RunFolder) -> State:
+    """Mint and commit a run whose journal has ended; return its state.
+
+    Raises:
+        StorageFullError: no space for the receipts; the next writing command finishes it.
+    """
+    match folder:
+        case AttemptFolder():
+            finish_attempt(ctx, folder)
+        case ReplayFolder():
+            finish_replay(ctx, folder)
+        case ScoringFolder():
+            finish_scoring(ctx, folder)
+    (folder.root / _BALLAST).unlink(missing_ok=True)
+    state = read_journal(folder.journal, KINDS[type(folder)]).state
+    assert state is not None  # noqa: S101 - it was registered
+    return state
+
+
+def _append(journal: Journal, outcome: Outcome) -> None:
+    journal.append(outcome.event, **outcome.data)
+
+
+@contextmanager
+def _booked(ctx: Context, journal: Journal, folder: RunFolder) -> Iterator[None]:
+    """Book what a phase raises as the run's ending, commit it, and raise it on.
+
+    A container that was left running on purpose stays the run's: no ending is booked then. An
+    error of our own is the machine's doing too, never the candidate's.
+    """
+    ballast = folder.root / _BALLAST
+    make_ballast(ballast)
+    try:
+        with supervising(folder.root):
+            yield
+    except InterruptedByOperator as stop:
+        if not ctx.stop.leave:
+            _book(ctx, journal, folder, Outcome(Event.OPERATOR, {"message": str(stop)}))
+        raise
+    except Exception as failure:
+        if isinstance(failure, StorageFullError):
+            free_ballast(ballast)
+        fact = _FACTS.get(type(failure), HostFact.ORCHESTRATOR_FAILED.value)
+        data = {"fact": fact, "message": str(failure) or type(failure).__name__}
+        _book(ctx, journal, folder, Outcome(Event.INFRASTRUCTURE, data))
+        raise
+
+
+_FACTS: dict[type[Exception], str] = {
+    GateRefusedError: "gate_refused",
+    AssetMismatchError: "asset_mismatch",
+    ContainerLostError: HostFact.CONTAINER_LOST.value,
+    StorageFullError: HostFact.HOST_DISK_FULL.value,
+    InfrastructureError: "infrastructure",
+}
+
+
+def _book(
+    ctx: Context,
+    journal: Journal,
+    folder: RunFolder,
+    outcome: Outcome,
+) -> None:
+    _append(journal, outcome)
+    finish(ctx, folder)

@@ -1,0 +1,76 @@
+"""``--dry-run``: the whole plan, as it would be run, with nothing started or written."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.domain.attempt import Series
+from orchestrator.domain.container import ContainerSpec
+from orchestrator.domain.records import AttemptPlan
+from orchestrator.evidence.context import Context
+from orchestrator.phases import explore, replay
+from orchestrator.pipeline import register
+from orchestrator.pipeline.register import pack_of
+from orchestrator.storage.layout import AttemptFolder, ReplayFolder
+from orchestrator.storage.pack import Pack
+
+
+def of_explore(ctx: Context, pack: Pack, plan: AttemptPlan) -> dict[str, Any]:
+    """Describe an exploration and the container it would run in."""
+    folder = ctx.runs.config(plan.config).attempt(0)
+    spec = explore.spec(ctx, plan, pack, AttemptFolder(folder.root), deadline_ns=0, cpuset="")
+    return {"plan": plan.model_dump(mode="json", by_alias=True), "container": container(spec)}
+
+
+def of_replay(ctx: Context, attempt: AttemptFolder, *, official: bool) -> dict[str, Any]:
+    """Describe a replay and the container it would run in."""
+    pack = pack_of(attempt)
+    plan = register.plan_replay(
+        ctx, attempt, pack, series=Series(), again="dry run", official=official
+    )
+    folder = ReplayFolder(attempt.root / "replay-000")
+    spec = replay.spec(ctx, plan, folder, deadline_ns=0, cpuset="")
+    return {"plan": plan.model_dump(mode="json", by_alias=True), "container": container(spec)}
+
+
+def container(spec: ContainerSpec) -> dict[str, Any]:
+    """Put a container's description into plain values."""
+    limits = spec.limits
+    return {
+        "image": spec.image,
+        "argv": list(spec.argv),
+        "user": spec.user,
+        "network": "none",
+        "read_only": spec.read_only,
+        "mounts": [
+            {"target": m.target, "source": str(m.source), "writable": m.writable}
+            for m in spec.mounts
+        ],
+        "tmpfs": [{"target": t.target, "size": t.size, "inodes": t.inodes} for t in spec.tmpfs],
+        "limits": {
+            "cpus": limits.cpus,
+            "memory": limits.memory,
+            "swap": limits.memory,
+            "shm": limits.shm,
+            "pids": limits.pids,
+            "file_size": limits.file_size,
+            "open_files": limits.open_files,
+            "message_queue": limits.message_queue,
+            "log": limits.log,
+        },
+        "env": dict(spec.env),
+    }
+
+
+def lines(document: Mapping[str, Any], indent: int = 0) -> Iterator[str]:
+    """Lay a document out for a person."""
+    pad = " " * indent
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            yield f"{pad}{key}:"
+            yield from lines(value, indent + 2)
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            yield f"{pad}{key}:"
+            for row in value:
+                yield f"{pad}  - " + ", ".join(f"{name} {field}" for name, field in row.items())
+        else:
+            yield f"{pad}{key}: {value}"

@@ -1,0 +1,138 @@
+"""Before a command writes: deal with runs whose supervisor is gone.
+
+Nothing is judged while a supervisor lives, nor for a run that belongs to another engine than the
+one that answers. A replay that still runs within its deadline is left alone; ``orch replay`` of its
+attempt takes it over.
+"""
+
+from collections.abc import Iterator
+
+from orchestrator.domain.attempt import RunKind
+from orchestrator.domain.outcome import HostFact
+from orchestrator.domain.records import AttemptPlan, PhasePlan, ReplayPlan, ScoringPlan
+from orchestrator.domain.roles import Phase
+from orchestrator.errors import OrchError
+from orchestrator.evidence.context import Context
+from orchestrator.lifecycle.machine import Event, State, is_terminal
+from orchestrator.pipeline import drive
+from orchestrator.pipeline.register import pack_of
+from orchestrator.sandbox import PHASE_LABEL, RUN_LABEL
+from orchestrator.storage.journal import Journal, JournalView, read_journal
+from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
+from orchestrator.storage.records import load
+from orchestrator.storage.supervisor import is_supervised, supervising
+
+_PLANS: dict[type[drive.RunFolder], type[PhasePlan]] = {
+    AttemptFolder: AttemptPlan,
+    ReplayFolder: ReplayPlan,
+    ScoringFolder: ScoringPlan,
+}
+
+
+def every_run(ctx: Context) -> Iterator[drive.RunFolder]:
+    """Go through all runs that were registered whole."""
+    for config in ctx.runs.configs():
+        for attempt in config.attempts():
+            yield from (run for run in _below(attempt) if run.plan.exists())
+
+
+def _below(attempt: AttemptFolder) -> Iterator[drive.RunFolder]:
+    yield attempt
+    for replay in attempt.replays():
+        yield replay
+        yield from replay.scorings()
+
+
+def reconcile(ctx: Context) -> None:
+    """End, collect or leave every run that nobody supervises; say what was done.
+
+    A run folder that cannot be read is named and left as it is.
+    """
+    for folder in every_run(ctx):
+        if folder.complete.exists() or is_supervised(folder.root):
+            continue
+        try:
+            _reconcile(ctx, folder)
+        except OrchError as trouble:
+            ctx.say(f"{folder.root}: {trouble}")
+
+
+def _reconcile(ctx: Context, folder: drive.RunFolder) -> None:
+    kind = drive.KINDS[type(folder)]
+    view = read_journal(folder.journal, kind)
+    plan = load(folder.plan, _PLANS[type(folder)])
+    if view.state is None:
+        return
+    if is_terminal(kind, view.state):
+        if _has_receipts(view):
+            drive.finish(ctx, folder)
+            ctx.say(f"{folder.root}: finished what was left to write")
+        return
+    now = ctx.engine_record()
+    if now.engine_id != plan.engine.engine_id:
+        ctx.say(f"{folder.root}: belongs to engine {plan.engine.engine_id}, left alone")
+        return
+    if isinstance(folder, ReplayFolder) and view.state in {State.RUNNING, State.COLLECTED}:
+        if now.boot_id == plan.engine.boot_id and is_running(ctx, folder, view):
+            ctx.say(
+                f"{folder.root}: still runs without a supervisor; "
+                f"orch replay {folder.attempt.root} goes on with it"
+            )
+            return
+        state = drive.resume_replay(ctx, folder, pack_of(folder.attempt))
+        ctx.say(f"{folder.root}: gone on with, {state}")
+        return
+    _end(ctx, folder, plan)
+
+
+def is_running(ctx: Context, folder: ReplayFolder, view: JournalView) -> bool:
+    """Tell whether a replay's container still runs and may."""
+    started = view.last(Event.RUN_STARTED)
+    if started is None or view.last(Event.EXITED) is not None:
+        return False
+    labels = {
+        RUN_LABEL: load(folder.plan, ReplayPlan).run_id,
+        PHASE_LABEL: Phase.REPLAY.value,
+    }
+    in_time = ctx.clock.boottime_ns() < int(started.data["deadline_boottime_ns"])
+    return in_time and any(not found.state().ended for found in ctx.engine.find(labels))
+
+
+def _has_receipts(view: JournalView) -> bool:
+    """A run that ended before any phase began has nothing to state, and no marker."""
+    return any(r.event in _BEGINNINGS for r in view.records)
+
+
+_BEGINNINGS = frozenset(
+    {Event.EXPLORE_STARTED, Event.CAPTURED, Event.GATE_STARTED, Event.COLLECTED}
+)
+
+
+def _end(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:
+    """End a run that cannot be gone on with: its containers, its folders, its journal."""
+    kind: RunKind = drive.KINDS[type(folder)]
+    with supervising(folder.root):
+        for container in ctx.engine.find({RUN_LABEL: plan.run_id}):
+            container.kill()
+            container.remove()
+        for name in ("workspace", "out", "control", "scratch", "validate-out"):
+            left = ctx.volumes.adopt(folder.root / name)
+            if left is not None:
+                left.close()
+        message = "orch was killed while it supervised this run"
+        Journal(folder.journal, kind, plan.run_id, ctx.clock).append(
+            Event.INFRASTRUCTURE, fact=HostFact.ORCHESTRATOR_FAILED.value, message=message
+        )
+        drive.finish(ctx, folder)
+    ctx.say(f"{folder.root}: ended, {message}")
+
+
+def unfinished_replay(ctx: Context, attempt: AttemptFolder) -> ReplayFolder | None:
+    """Return a replay of this attempt that runs without a supervisor, to go on with."""
+    for folder in attempt.replays():
+        if folder.complete.exists() or is_supervised(folder.root) or not folder.plan.exists():
+            continue
+        view = read_journal(folder.journal, RunKind.REPLAY)
+        if view.state is State.RUNNING and is_running(ctx, folder, view):
+            return folder
+    return None

@@ -1,0 +1,396 @@
+"""Make a numbered run exist: plan it, register it in the campaign log, write its plan and journal.
+
+Registration comes before any outcome can be known, so that no draw is free (decision 5).
+"""
+
+import uuid
+from pathlib import Path
+
+from orchestrator import __version__
+from orchestrator.domain.attempt import ConfigName, Entry, RunKind, Series
+from orchestrator.domain.image import image_reference
+from orchestrator.domain.records import (
+    Artifacts,
+    AttemptPlan,
+    ConfigRecord,
+    ImageRecord,
+    Material,
+    PlannedCheckpoint,
+    ReplayPlan,
+    ScoringPlan,
+    Submission,
+)
+from orchestrator.domain.roles import Phase, is_visible
+from orchestrator.domain.task import Resources, wall_settings
+from orchestrator.errors import TaskPackError, UsageError
+from orchestrator.evidence.context import Context, save
+from orchestrator.evidence.tree import tree_digest
+from orchestrator.lifecycle.machine import Event, State
+from orchestrator.storage.campaign import CampaignEvent
+from orchestrator.storage.durable import make_folder
+from orchestrator.storage.journal import Journal, read_journal
+from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder, number_of
+from orchestrator.storage.pack import Pack, load_pack
+from orchestrator.storage.records import load
+
+NO_MODEL = "none"
+
+
+def image_record(ctx: Context, reference: str) -> ImageRecord:
+    """Identify the image that a name in a task means.
+
+    Raises:
+        UsageError: the engine does not hold it.
+        TaskPackError: it declares volumes, which would persist what must not.
+    """
+    found = ctx.engine.image(image_reference(reference))
+    if found.volumes:
+        raise TaskPackError(
+            f"image {found.reference} declares volumes ({', '.join(found.volumes)})",
+            remedy="rebuild it without VOLUME: nothing may persist between phases",
+        )
+    return ImageRecord(reference=found.reference, digest=found.digest, engine_id=found.engine_id)
+
+
+def materials(ctx: Context, pack: Pack, phases: tuple[Phase, ...]) -> dict[str, Material]:
+    """Locate every asset that one of ``phases`` sees, with its locked digest.
+
+    Raises:
+        AssetMismatchError: one is missing.
+    """
+    return {
+        path: material
+        for path, material in ctx.assets.materials(pack).items()
+        if any(is_visible(material.role, p, frozenset(material.also)) for p in phases)
+    }
+
+
+def relaxations(ctx: Context, need: Resources, *, official: bool) -> tuple[str, ...]:
+    """List everything that keeps a run from being official.
+
+    Raises:
+        UsageError: ``official`` was asked for and the list is not empty.
+    """
+    abilities, identity = ctx.engine.abilities(), ctx.engine.identity()
+    found = [
+        *([] if identity.official else [f"engine {identity.kind} is a fake"]),
+        *([] if abilities.pids_limit else ["engine cannot limit processes"]),
+        *([] if abilities.swap_limit else ["engine cannot limit swap"]),
+        *([] if need.read_only else ["root file system is writable"]),
+        *ctx.volumes.relaxations(),
+    ]
+    if official and found:
+        raise UsageError(
+            "this host cannot give an official result: " + "; ".join(found),
+            remedy="mend these, or leave out --official for a local result",
+        )
+    return tuple(found if official else ["not run with --official", *found])
+
+
+def plan_attempt(
+    ctx: Context,
+    pack: Pack,
+    *,
+    agent: str,
+    agent_digest: str,
+    model: str,
+    effort: str,
+    entry: Entry,
+    official: bool,
+) -> AttemptPlan:
+    """Plan an attempt; nothing is written."""
+    phase = Phase.EXPLORE if entry is not Entry.CHECKPOINT else Phase.VALIDATE
+    need = pack.spec.resources(phase)
+    config = ConfigName(agent, pack.spec.name, model, effort)
+    return AttemptPlan(
+        run_id=uuid.uuid4().hex,
+        number=0,
+        created=ctx.now(),
+        version=__version__,
+        official=official,
+        relaxations=relaxations(ctx, need, official=official),
+        engine=ctx.engine_record(),
+        image=image_record(ctx, need.image),
+        resources=need,
+        materials=materials(ctx, pack, (phase,)),
+        wall=pack.spec.explore.wall,
+        entry=entry,
+        config=config.folder,
+        pack=str(pack.source),
+        task_digest=pack.digest,
+        task=pack.spec,
+        agent=agent,
+        agent_digest=agent_digest,
+        model=model,
+        effort=effort,
+    )
+
+
+def pack_of(folder: AttemptFolder) -> Pack:
+    """Load the pack an attempt was made with, from where it was."""
+    return load_pack(Path(load(folder.plan, AttemptPlan).pack))
+
+
+def register_attempt(ctx: Context, plan: AttemptPlan) -> AttemptFolder:
+    """Give an attempt its number and make it exist."""
+    config = ctx.runs.config(plan.config)
+    make_folder(config.root, exist_ok=True)
+    record = ConfigRecord(
+        agent=plan.agent,
+        agent_digest=plan.agent_digest,
+        task=plan.task.name,
+        task_digest=plan.task_digest,
+        model=plan.model,
+        effort=plan.effort,
+        budget=plan.task.explore.budget,
+        image=plan.image.digest,
+    )
+    _freeze_config(config.config, record)
+    folder = AttemptFolder(_next(config.root, "attempt"))
+    final = plan.model_copy(update={"number": number_of(folder.root)})
+    ctx.campaign.append(
+        CampaignEvent.ATTEMPT_REGISTERED,
+        run_id=plan.run_id,
+        config=plan.config,
+        number=final.number,
+        task_digest=plan.task_digest,
+        entry=plan.entry.value,
+    )
+    save(folder.plan, final)
+    Journal(folder.journal, RunKind.ATTEMPT, plan.run_id, ctx.clock).append(Event.REGISTERED)
+    return folder
+
+
+def _freeze_config(path: Path, record: ConfigRecord) -> None:
+    """Write the config's identity once; a later attempt under the same names must match it.
+
+    A changed task or image under the same name is another measurement, told apart by its digests
+    in each plan; the names must still be the same.
+    """
+    if path.exists():
+        known = load(path, ConfigRecord)
+        if (known.agent, known.task, known.model, known.effort) != (
+            record.agent,
+            record.task,
+            record.model,
+            record.effort,
+        ):
+            raise UsageError(
+                f"{path} belongs to other names: {known.agent}, {known.task}",
+                remedy="choose another runs folder",
+            )
+        return
+    save(path, record)
+
+
+def plan_replay(
+    ctx: Context,
+    folder: AttemptFolder,
+    pack: Pack,
+    *,
+    series: Series,
+    again: str | None,
+    official: bool,
+) -> ReplayPlan:
+    """Plan a further replay of an attempt's candidate.
+
+    Raises:
+        UsageError: there is no candidate, or this member of the series is finished already.
+        TaskPackError: the pack is not the one the attempt was made with.
+    """
+    attempt = load(folder.plan, AttemptPlan)
+    _same_pack(attempt, pack)
+    state = read_journal(folder.journal, RunKind.ATTEMPT).state
+    if state is not State.SUBMITTED:
+        raise UsageError(
+            f"{folder.root} has no candidate to replay (it is {state})",
+            remedy=f"orch lifecycle {attempt.run_id[:8]} tells its story",
+        )
+    _member_is_free(folder, series, again)
+    need = pack.spec.resources(Phase.REPLAY)
+    submission = load(folder.submission, Submission) if folder.submission.exists() else None
+    maximum, reserve = wall_settings(pack.spec.replay.wall, pack.spec.replay.reserve)
+    env = {
+        "OUTPUT_DIR": "/out",
+        "MAX_WALL_TIME_SECONDS": str(maximum),
+        "DEADLINE_RESERVE_SECONDS": str(reserve),
+    }
+    variable, seed = pack.spec.replay.seed_variable, series.seed
+    if variable is not None and seed is not None:
+        env[variable] = str(seed)
+    return ReplayPlan(
+        run_id=uuid.uuid4().hex,
+        number=0,
+        created=ctx.now(),
+        version=__version__,
+        official=official,
+        relaxations=relaxations(ctx, need, official=official),
+        engine=ctx.engine_record(),
+        image=image_record(ctx, need.image),
+        resources=need,
+        materials=materials(ctx, pack, (Phase.REPLAY, Phase.VALIDATE)),
+        wall=pack.spec.replay.wall,
+        attempt_id=attempt.run_id,
+        series=series.name,
+        argv=tuple(pack.spec.replay.command.split()),
+        env=env,
+        patch_sha256=None if submission is None else submission.patch_sha256,
+        manifest_digest=None if submission is None else submission.manifest_digest,
+        base_digest=None if submission is None else submission.base_digest,
+        proven=submission is not None,
+        again=again,
+    )
+
+
+def _same_pack(attempt: AttemptPlan, pack: Pack) -> None:
+    if pack.digest != attempt.task_digest:
+        raise TaskPackError(
+            f"{pack.source} is {pack.digest}, the attempt was made with {attempt.task_digest}",
+            remedy="restore the pack of the attempt, or explore again with this one",
+        )
+
+
+def _member_is_free(folder: AttemptFolder, series: Series, again: str | None) -> None:
+    """At most one finished replay per member; after a person's stop a reason is asked for."""
+    for earlier in folder.replays():
+        if not earlier.plan.exists():
+            continue
+        plan = load(earlier.plan, ReplayPlan)
+        if plan.series != series.name:
+            continue
+        state = read_journal(earlier.journal, RunKind.REPLAY).state
+        if state is State.TERMINAL_BEHAVIOR:
+            raise UsageError(
+                f"{earlier.root} is finished; a series has at most one finished replay per member",
+                remedy=f"orch show {plan.run_id[:8]} prints it; --repeats N adds seeded members",
+            )
+        if state is State.TERMINAL_OPERATOR and not again:
+            raise UsageError(
+                f"{earlier.root} was stopped by a person",
+                remedy='give --again "REASON"; it is recorded and shown beside the result',
+            )
+        if state not in {State.TERMINAL_INFRASTRUCTURE, State.TERMINAL_OPERATOR}:
+            raise UsageError(
+                f"{earlier.root} has not ended (it is {state})",
+                remedy=f"orch lifecycle {plan.run_id[:8]} tells where it stands",
+            )
+
+
+def register_replay(ctx: Context, attempt: AttemptFolder, plan: ReplayPlan) -> ReplayFolder:
+    """Give a replay its number and make it exist."""
+    folder = ReplayFolder(_next(attempt.root, "replay"))
+    final = plan.model_copy(update={"number": number_of(folder.root)})
+    ctx.campaign.append(
+        CampaignEvent.REPLAY_REGISTERED,
+        run_id=plan.run_id,
+        attempt_id=plan.attempt_id,
+        number=final.number,
+        series=plan.series,
+        again=plan.again,
+    )
+    save(folder.plan, final)
+    journal = Journal(folder.journal, RunKind.REPLAY, plan.run_id, ctx.clock)
+    journal.append(Event.REGISTERED, series=plan.series)
+    return folder
+
+
+def plan_scoring(
+    ctx: Context, replay: ReplayFolder, pack: Pack, *, reference_run: bool, official: bool
+) -> ScoringPlan:
+    """Plan a scoring of a replay's accepted checkpoints.
+
+    Raises:
+        UsageError: the replay has no accepted checkpoint, or a finished scoring with this
+            evaluator exists.
+    """
+    plan = load(replay.plan, ReplayPlan)
+    state = read_journal(replay.journal, RunKind.REPLAY).state
+    accepted = load(replay.artifacts, Artifacts).accepted() if replay.artifacts.exists() else ()
+    if state is not State.TERMINAL_BEHAVIOR or not accepted:
+        raise UsageError(
+            f"{replay.root} has no accepted checkpoint to score (it is {state})",
+            remedy=f"orch show {plan.run_id[:8]} says what became of it",
+        )
+    evaluator = evaluator_digest(pack)
+    supersedes = _superseded(replay, evaluator)
+    need = pack.spec.resources(Phase.SCORE)
+    return ScoringPlan(
+        run_id=uuid.uuid4().hex,
+        number=0,
+        created=ctx.now(),
+        version=__version__,
+        official=official,
+        relaxations=relaxations(ctx, need, official=official),
+        engine=ctx.engine_record(),
+        image=image_record(ctx, need.image),
+        resources=need,
+        materials=materials(ctx, pack, (Phase.SCORE,)),
+        wall=pack.spec.score.wall,
+        replay_id=plan.run_id,
+        task_digest=pack.digest,
+        evaluator_digest=evaluator,
+        metric=pack.spec.score.metric,
+        direction=pack.spec.score.direction,
+        checkpoints=tuple(
+            PlannedCheckpoint(name=a.name, progress=a.progress, digest=a.digest)
+            for a in accepted
+            if a.progress is not None and a.digest is not None
+        ),
+        reference_run=reference_run,
+        supersedes=supersedes,
+    )
+
+
+def evaluator_digest(pack: Pack) -> str:
+    """Identify the evaluator: the folder that the scorer's container gets to see."""
+    mount = pack.script_mount(pack.spec.score.command, "/opt/evaluator")
+    source = mount.source if mount.source.is_dir() else mount.source.parent
+    return tree_digest(source)
+
+
+def _superseded(replay: ReplayFolder, evaluator: str) -> int | None:
+    """Return the number of a finished scoring by another evaluator; refuse one by the same."""
+    older: int | None = None
+    for earlier in replay.scorings():
+        if not earlier.plan.exists():
+            continue
+        state = read_journal(earlier.journal, RunKind.SCORING).state
+        if state not in {State.SCORED, State.INVALID, State.UNSCORABLE}:
+            continue
+        plan = load(earlier.plan, ScoringPlan)
+        if plan.evaluator_digest == evaluator:
+            raise UsageError(
+                f"{earlier.root} is finished; the first finished scoring counts",
+                remedy=f"orch show {plan.run_id[:8]} prints it",
+            )
+        older = plan.number
+    return older
+
+
+def register_scoring(ctx: Context, replay: ReplayFolder, plan: ScoringPlan) -> ScoringFolder:
+    """Give a scoring its number and make it exist."""
+    folder = ScoringFolder(_next(replay.root, "score"))
+    final = plan.model_copy(update={"number": number_of(folder.root)})
+    ctx.campaign.append(
+        CampaignEvent.SCORING_REGISTERED,
+        run_id=plan.run_id,
+        replay_id=plan.replay_id,
+        number=final.number,
+        evaluator_digest=plan.evaluator_digest,
+    )
+    save(folder.plan, final)
+    Journal(folder.journal, RunKind.SCORING, plan.run_id, ctx.clock).append(Event.REGISTERED)
+    return folder
+
+
+def _next(parent: Path, word: str) -> Path:
+    """Claim the next number by making its folder; two claimants get two numbers."""
+    number = 1
+    while True:
+        path = parent / f"{word}-{number:03d}"
+        try:
+            make_folder(path)
+        except FileExistsError:
+            number += 1
+        else:
+            return path

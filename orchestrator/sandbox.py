@@ -1,0 +1,134 @@
+"""From a plan to a ``ContainerSpec``: mounts, limits, users and hardening, in one place and pure.
+
+Which data a phase sees comes from ``VISIBLE_ROLES`` and nowhere else. Layout inside the container:
+README, "In the container".
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from orchestrator.domain.container import ContainerSpec, Limits, Mount, Tmpfs
+from orchestrator.domain.records import Material
+from orchestrator.domain.roles import Phase, is_visible
+from orchestrator.domain.task import Resources
+
+HOME = "/home/agent"
+INSTANCE_LABEL = "orch.instance"
+RUN_LABEL = "orch.run"
+PHASE_LABEL = "orch.phase"
+_INODE_BYTES = 4096
+
+_ENVIRONMENT: Mapping[str, str] = {
+    "HOME": HOME,
+    "XDG_CACHE_HOME": f"{HOME}/.cache",
+    "TZ": "UTC",
+    "LANG": "C.UTF-8",
+    "USER": "agent",
+    # Bytecode of the image stays in use (a prefix would hide it); none is written beside sources.
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONUNBUFFERED": "1",
+    "PIP_NO_INDEX": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "WANDB_MODE": "offline",
+}
+
+KEEP_ALIVE = ("sleep", "infinity")
+"""What an exploration's container runs; the agent's commands come as execs under another uid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """Numeric owners inside containers.
+
+    The keep-alive of an exploration runs under ``keeper`` so that nothing the agent can signal
+    ends the container.
+    """
+
+    agent: tuple[int, int] = (10001, 10001)
+    keeper: tuple[int, int] = (10000, 10000)
+
+    def accounts(self) -> str:
+        """The passwd file laid over the image's own."""
+        rows = (
+            ("root", (0, 0), "/root"),
+            ("keeper", self.keeper, "/"),
+            ("agent", self.agent, HOME),
+            ("nobody", (65534, 65534), "/"),
+        )
+        return "".join(f"{name}:x:{u}:{g}::{home}:/bin/bash\n" for name, (u, g), home in rows)
+
+
+def asset_mounts(phase: Phase, materials: Mapping[str, Material]) -> tuple[Mount, ...]:
+    """Mount read-only exactly the assets that ``VISIBLE_ROLES`` gives ``phase``."""
+    return tuple(
+        Mount(Path(material.source), f"/assets/{path}")
+        for path, material in sorted(materials.items())
+        if is_visible(material.role, phase, frozenset(material.also))
+    )
+
+
+def script_argv(script: str, folder: str) -> tuple[str, ...]:
+    """How a pack's script is run once its folder is mounted at ``folder``."""
+    name = PurePosixPath(script).name
+    interpreter = "python3" if name.endswith(".py") else "bash"
+    return (interpreter, f"{folder}/{name}")
+
+
+def limits_of(resources: Resources, cpuset: str) -> Limits:
+    """Turn a phase's resources into limits; no file may outgrow the phase's disk."""
+    return Limits(
+        cpus=resources.cpus,
+        memory=resources.memory,
+        shm=resources.shm,
+        pids=resources.pids,
+        cpuset=cpuset,
+        file_size=resources.disk,
+    )
+
+
+def container_spec(
+    *,
+    name: str,
+    phase: Phase,
+    image: str,
+    argv: tuple[str, ...],
+    user: tuple[int, int],
+    agent: tuple[int, int],
+    resources: Resources,
+    mounts: tuple[Mount, ...],
+    env: Mapping[str, str],
+    labels: Mapping[str, str],
+    cpuset: str = "",
+    workdir: str = "/workspace",
+) -> ContainerSpec:
+    """Assemble a hardened container: no network, no capabilities, read-only root, limits.
+
+    Args:
+        name: unique among the engine's containers.
+        phase: what it works on; goes into the labels.
+        user: uid and gid of the container's own process.
+        agent: uid and gid that own ``HOME``.
+        mounts: everything bound into it, assets included.
+        env: the phase's variables, over the task's and ours.
+    """
+    size = resources.tmp
+    inodes = max(1024, min(size // _INODE_BYTES, 1 << 20))
+    return ContainerSpec(
+        name=name,
+        image=image,
+        argv=argv,
+        user=f"{user[0]}:{user[1]}",
+        workdir=workdir,
+        mounts=mounts,
+        tmpfs=(
+            Tmpfs("/tmp", size, inodes),  # noqa: S108 - a path in the container, private to it
+            Tmpfs(HOME, size, inodes, mode=0o700, uid=agent[0], gid=agent[1]),
+        ),
+        limits=limits_of(resources, cpuset),
+        labels={**labels, PHASE_LABEL: phase.value},
+        env={**_ENVIRONMENT, **resources.env, **env},
+        read_only=resources.read_only,
+    )

@@ -1,0 +1,47 @@
+"""One supervisor per run: a lock that its process holds, free the moment the process is gone."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orchestrator.errors import UsageError
+
+_LOCK = ".supervisor.lock"
+
+
+@contextmanager
+def supervising(root: Path) -> Iterator[None]:
+    """Hold the lock of the run at ``root``.
+
+    Raises:
+        UsageError: another process is its supervisor.
+    """
+    descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as held:
+            raise UsageError(
+                f"{root} has a supervisor that is alive", remedy="orch lifecycle follows it"
+            ) from held
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_supervised(root: Path) -> bool:
+    """Tell whether a living process supervises the run at ``root``; writes nothing."""
+    try:
+        descriptor = os.open(root / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
