@@ -23,7 +23,8 @@ import docker
 from docker.errors import APIError, DockerException, ImageNotFound
 from requests.exceptions import RequestException
 
-from orchestrator.adapters.engine_process import START_REMEDY
+from orchestrator.adapters.docker_api import DEFAULT_ADDRESS
+from orchestrator.adapters.engine_process import START_REMEDY, incarnation_of
 from orchestrator.domain.image import image_reference
 from orchestrator.errors import EngineUnavailableError, InfrastructureError, UsageError
 
@@ -139,6 +140,10 @@ class ImageBuilder:
         Raises:
             EngineUnavailableError: no engine answers there.
         """
+        address = address or DEFAULT_ADDRESS
+        incarnation_of(
+            address
+        )  # says plainly, and without the SDK's open socket, that none listens
         with _engine_errors():
             self._client = docker.APIClient(base_url=address, version="auto", timeout=600)
         self._recipes = read_recipes(recipes)
@@ -254,17 +259,18 @@ class ImageBuilder:
         self, recipe: Recipe, answers: Iterator[dict[str, str]], progress: Progress
     ) -> None:
         said: list[str] = []
-        for answer in answers:
-            if "error" in answer:
-                raise InfrastructureError(
-                    f"{recipe.reference} did not build: {answer['error'].strip()}\n"
-                    + "\n".join(said[-10:]),
-                    remedy=f"mend {recipe.folder}, then: orch images build {recipe.name}",
-                )
+        fault = ""
+        for answer in answers:  # to its end, so that the connection is given back
+            fault = fault or answer.get("error", "").strip()
             for line in answer.get("stream", "").splitlines():
                 if line.strip():
                     said.append(line.rstrip())
                     progress(f"{recipe.reference}: {line.rstrip()}")
+        if fault:
+            raise InfrastructureError(
+                "\n".join((f"{recipe.reference} did not build: {fault}", *said[-10:])),
+                remedy=f"mend {recipe.folder}, then: orch images build {recipe.name}",
+            )
 
     def _present(self, reference: str, progress: Progress) -> str:
         """Make sure the engine holds ``reference``, by a pull if need be."""
