@@ -10,6 +10,7 @@ Headers are matched against the one form NumPy writes, never evaluated, and noth
 anchor's own array is read.
 """
 
+import errno
 import json
 import math
 import os
@@ -34,7 +35,9 @@ _HEADER = re.compile(
     rb"\{'descr': '([<>|=][biufc][0-9]{1,2})', 'fortran_order': (?:True|False),"
     rb" 'shape': \(((?:[0-9]{1,18},? ?)*)\), ?\} *\n?"
 )
-_DAMAGE = (EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+_DAMAGE = (ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+_DAMAGE_ERRNO = {None, errno.EINVAL}
+"""What zipfile's own seeks and decoders say of broken offsets; any other OSError is the disk's."""
 
 
 class Invalid(Exception):  # noqa: N818 - a verdict, not an error
@@ -136,6 +139,10 @@ def check_arrays(file: Path, name: str, wanted: dict[str, Shape], *, finite: boo
                 raise Invalid("unexpected_array", f"{array}: the anchor has no such array")
             check_array(stream, array, missing.pop(array), finite=finite)
     except _DAMAGE as damage:
+        raise Invalid("corrupt_file", f"{name}: {damage}") from damage
+    except OSError as damage:
+        if damage.errno not in _DAMAGE_ERRNO:
+            raise
         raise Invalid("corrupt_file", f"{name}: {damage}") from damage
     if missing:
         raise Invalid("missing_array", f"{', '.join(sorted(missing))}: not in the checkpoint")
