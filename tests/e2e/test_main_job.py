@@ -1,0 +1,23 @@
+"""The main job as a person types it."""
+
+import json
+
+from tests.e2e.rig import Rig, events, final, last
+
+
+def test_explore_then_replay_then_score(rig: Rig) -> None:
+    attempt = rig.explore(rig.pack())
+    assert final(attempt) == "submitted"
+    captured = last(attempt, "captured")
+    assert captured["reason"] == "agent_explicit_submit"
+    assert captured["exit"]["exit_code"] == 137
+    assert captured["exit"]["killed_by"] == "orchestrator"
+    replay = rig.replay(attempt)
+    assert final(replay) == "validated"
+    scoring = replay / "score-001"
+    assert [e["event"] for e in events(scoring)][-1] == "scored"
+    aggregate = json.loads((scoring / "summary.json").read_text())
+    assert aggregate["best"]["checkpoint"] == "checkpoint-20"
+    assert aggregate["best"]["value"] == 0.3
+    for folder in (attempt, replay, scoring, scoring / "checkpoint-20"):
+        assert (folder / ".complete").is_file(), folder
