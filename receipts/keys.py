@@ -79,7 +79,7 @@ def load_or_create(home: Path) -> SigningKey:
             other users, or is no Ed25519 key. It is never replaced.
     """
     path = home / "keys" / _NAME
-    if not path.is_symlink() and not path.exists():
+    if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         pem = Ed25519PrivateKey.generate().private_bytes(
             Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()

@@ -52,7 +52,7 @@ def mint(folder: Path, number: int, statement: Statement, key: SigningKey) -> Mi
     for other in _receipts(folder):
         if other.name.startswith(f"{number:03d}-"):
             found = _load(other)
-            if other != path or found.payload_sha256 != sha256_hex(payload):
+            if found.payload_sha256 != sha256_hex(payload):
                 raise TaskPackError(f"{other}: receipt {number} already says something else")
             return found
     envelope = sign(payload, key)

@@ -134,6 +134,13 @@ def test_lines_of_another_run_do_not_fit(path: Path) -> None:
         _open(path, "run-2")
 
 
+def test_a_line_of_another_run_in_between_is_tampering(path: Path) -> None:
+    with chain.locked(path) as file:
+        file.append("run-2", Event.NOTED, {}, TickingClock())
+    with pytest.raises(TaskPackError, match=":4: tampered: it belongs to 'run-2'"):
+        read_journal(path, KIND)
+
+
 def test_an_unknown_transition_writes_nothing(path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(UnknownTransitionError, match="registered -> gate_started -> noted"):

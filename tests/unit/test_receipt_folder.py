@@ -265,6 +265,29 @@ def test_an_unfinished_run_is_a_finding(runs: Path) -> None:
     assert (fault.step, fault.what) == ("commit", "missing: not finished")
 
 
+def test_a_marker_over_an_earlier_receipt_is_a_finding(runs: Path) -> None:
+    replay = runs / SCORING.parent
+    (replay / ".complete").unlink()
+    write_complete(replay / ".complete", replay / "receipts" / "004-replay.json", None)
+    (fault,) = verify(runs).faults
+    assert fault.step == "commit"
+    assert "004-replay.json, not the last" in fault.what
+
+
+def test_a_gap_in_the_numbers_is_a_finding(runs: Path) -> None:
+    receipts = runs / SCORING / "receipts"
+    (receipts / "006-score.json").rename(receipts / "007-score.json")
+    assert "chain" in {fault.step for fault in verify(runs).faults}
+
+
+def test_SC_04_a_marker_with_another_size_is_corrupt(runs: Path) -> None:
+    marker = runs / SCORING / ".complete"
+    fields = json.loads(marker.read_bytes())
+    fields["summary"]["size"] += 1
+    marker.write_text(json.dumps(fields))
+    assert "13 bytes where 14" in check(marker).reason
+
+
 def test_hostile_names_do_not_steer_the_terminal(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
