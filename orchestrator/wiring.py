@@ -1,46 +1,51 @@
-"""Build the adapters and hand them to the pipeline: the only importer of ``adapters``."""
+"""Build the adapters and hand them to the pipeline: the only importer of ``adapters``.
+
+An adapter is imported where it is built, so that a command pays for what it uses alone: reading
+needs a clock, not an engine.
+"""
+# ruff: noqa: PLC0415
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from orchestrator.adapters.docker_engine import DockerEngine
-from orchestrator.adapters.git_store import GitTreeStore
-from orchestrator.adapters.host_probe import HostProbe
-from orchestrator.adapters.image_builder import ImageBuilder
-from orchestrator.adapters.loop_volumes import open_volumes
-from orchestrator.adapters.system_clock import SystemClock
 from orchestrator.config import Settings, bundled
 from orchestrator.errors import UsageError
-from orchestrator.evidence.context import Context
-from orchestrator.evidence.supervise import Beat, StopRequest
 from orchestrator.ports import Clock, ContainerEngine
 from orchestrator.sandbox import Users
-from orchestrator.storage.assets import AssetStore
-from orchestrator.storage.campaign import Campaign
-from orchestrator.storage.durable import make_folder
-from orchestrator.storage.layout import RunsFolder
-from orchestrator.storage.ledger import Capacity, Ledger
-from receipts.errors import KeyUnusableError
-from receipts.keys import load_or_create, publish
+
+if TYPE_CHECKING:
+    from orchestrator.adapters.host_probe import HostProbe
+    from orchestrator.adapters.image_builder import ImageBuilder
+    from orchestrator.evidence.context import Context
+    from orchestrator.evidence.supervise import Beat, StopRequest
 
 
 def system_clock() -> Clock:
     """Return this host's clock."""
+    from orchestrator.adapters.system_clock import SystemClock
+
     return SystemClock()
 
 
 def engine(settings: Settings) -> ContainerEngine:
     """Return the container engine that the settings name; it is asked when used."""
+    from orchestrator.adapters.docker_engine import DockerEngine
+
     return DockerEngine(settings.engine_address)
 
 
-def image_builder(settings: Settings) -> ImageBuilder:
+def image_builder(settings: Settings) -> "ImageBuilder":
     """Return what makes and lists the images of ``containers/``."""
+    from orchestrator.adapters.image_builder import ImageBuilder
+
     return ImageBuilder(settings.engine_address, bundled("containers"), settings.wheels)
 
 
-def host_probe(settings: Settings) -> HostProbe:
+def host_probe(settings: Settings) -> "HostProbe":
     """Return what looks at this host for ``orch doctor``."""
+    from orchestrator.adapters.host_probe import HostProbe
+
     return HostProbe(settings, engine(settings), system_clock())
 
 
@@ -51,16 +56,31 @@ def users() -> Users:
     return Users(agent=(os.getuid(), os.getgid()))
 
 
-def context(settings: Settings, stop: StopRequest, say: Callable[[str], None], beat: Callable[[Beat], None]
-) -> Context:
+def context(
+    settings: Settings,
+    stop: "StopRequest",
+    say: Callable[[str], None],
+    beat: Callable[["Beat"], None],
+) -> "Context":
     """Build everything a writing command needs.
 
     Raises:
         EngineUnavailableError: no engine answers.
         UsageError: the signing key cannot be used.
     """
-    clock = SystemClock()
-    found = engine(settings)
+    from orchestrator.adapters.git_store import GitTreeStore
+    from orchestrator.adapters.loop_volumes import open_volumes
+    from orchestrator.adapters.no_devices import NoDevices
+    from orchestrator.evidence.context import Context
+    from orchestrator.storage.assets import AssetStore
+    from orchestrator.storage.campaign import Campaign
+    from orchestrator.storage.durable import make_folder
+    from orchestrator.storage.layout import RunsFolder
+    from orchestrator.storage.ledger import Capacity, Ledger
+    from receipts.errors import KeyUnusableError
+    from receipts.keys import load_or_create, publish
+
+    clock, found = system_clock(), engine(settings)
     found.identity()
     abilities = found.abilities()
     runs = RunsFolder(settings.runs)
@@ -77,6 +97,7 @@ def context(settings: Settings, stop: StopRequest, say: Callable[[str], None], b
         volumes=open_volumes(),
         store=GitTreeStore(),
         clock=clock,
+        devices=NoDevices(),
         campaign=Campaign(runs.campaign, clock),
         ledger=Ledger(settings.host, Capacity(abilities.cpus, abilities.memory), clock),
         assets=AssetStore(settings.assets),

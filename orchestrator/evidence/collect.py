@@ -109,18 +109,18 @@ def collect_one(source: Path, destination: Path, *, max_bytes: int) -> Collected
     """Copy one checkpoint.
 
     Args:
-        source: its folder, named ``checkpoint-<progress>``; nothing writes to it any more.
-        destination: where it will be; what an interrupted copy left beside it is removed.
+        source: its folder; nothing writes to it any more.
+        destination: where it will be, named ``checkpoint-<progress>``; what an interrupted copy left beside it is removed.
         max_bytes: how large it may be, by apparent sizes, so that holes count.
 
     Raises:
         StorageFullError: no space for it.
         FileExistsError: ``destination`` exists.
-        ValueError: ``source`` is not named as a checkpoint.
+        ValueError: ``destination`` is not named as a checkpoint.
     """
-    match = _PROGRESS.fullmatch(source.name)
+    match = _PROGRESS.fullmatch(destination.name)
     if match is None:
-        raise ValueError(f"{source.name!r} is not the name of a checkpoint")
+        raise ValueError(f"{destination.name!r} is not the name of a checkpoint")
     if os.path.lexists(destination):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(destination))
     part = destination.with_name(f".{destination.name}.part")
@@ -133,13 +133,13 @@ def collect_one(source: Path, destination: Path, *, max_bytes: int) -> Collected
             part.rename(destination)
         except _UnfitError as unfit:
             remove_tree(part)
-            return Refused(source.name, unfit.reason, encode_path(unfit.path))
+            return Refused(destination.name, unfit.reason, encode_path(unfit.path))
         finally:
             copy.close()
     sync_folder(destination.parent)
     manifest = Manifest(tuple(sorted(copy.entries)))
     return Collected(
-        name=source.name,
+        name=destination.name,
         progress=int(match.group(1)),
         digest=manifest.digest,
         bytes=manifest.size,

@@ -13,7 +13,7 @@ from orchestrator.domain.roles import Phase
 from orchestrator.domain.task import Strict
 from orchestrator.evidence.supervise import Beat, CappedLog, StopRequest, Watch
 from orchestrator.lifecycle.machine import Event
-from orchestrator.ports import Clock, Container, ContainerEngine, TreeStore, Volumes
+from orchestrator.ports import Clock, Container, ContainerEngine, DeviceProbe, TreeStore, Volumes
 from orchestrator.sandbox import INSTANCE_LABEL, RUN_LABEL, Users
 from orchestrator.storage.assets import AssetStore
 from orchestrator.storage.campaign import Campaign
@@ -40,6 +40,7 @@ class Context:
     volumes: Volumes
     store: TreeStore
     clock: Clock
+    devices: DeviceProbe
     campaign: Campaign
     ledger: Ledger
     assets: AssetStore

@@ -28,7 +28,7 @@ from orchestrator.errors import ContainerLostError, InterruptedByOperator
 from orchestrator.ports import Clock, Container, MemoryUse
 
 TICK = 0.05
-_SAMPLE_EVERY_NS = 1_000_000_000
+_SAMPLE_EVERY_NS = 250_000_000
 _LAST_WAIT = 30.0
 _UNREAD = MemoryUse(peak=None, limit_reached=None)
 _CLOCK_STEP_NS = 2_000_000_000

@@ -17,6 +17,7 @@ from orchestrator.errors import InfrastructureError
 from orchestrator.evidence.apply import copy_pristine
 from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed, capture
 from orchestrator.evidence.context import Context, Outcome, container_name, save
+from orchestrator.evidence.devices import require_devices
 from orchestrator.evidence.requests import Action, Answer, Request, RequestBox
 from orchestrator.evidence.rooms import (
     HARNESS,
@@ -65,6 +66,7 @@ def run(
             the agent left is kept under ``kept/``.
         InterruptedByOperator: asked twice; the container is left running, labelled.
     """
+    require_devices(ctx, plan)
     need = plan.resources
     claim = Claim(
         run_id=plan.run_id,
@@ -193,6 +195,7 @@ class _Exploration:
     stopping: threading.Event = field(default_factory=threading.Event)
     failure: BaseException | None = None
     outcome: Outcome | None = None
+    untouched: frozenset[str] = frozenset()
 
     def run(self) -> Outcome:
         log = CappedLog(self.folder.logs)
@@ -210,6 +213,8 @@ class _Exploration:
         )
         watch.begin()
         self.container.start(log)
+        if not self.plan.resources.read_only:
+            self.untouched = frozenset(self.container.changes())  # mount points, made at the start
         worker = threading.Thread(
             target=self._work, args=(self._session(transcript),), name="agent", daemon=True
         )
@@ -367,7 +372,7 @@ class _Exploration:
             changed=asdict(found.changed),
             figures=asdict(found.figures),
             left_out=_left_out(found),
-            outside_workspace=self.container.changes(),
+            outside_workspace=self._outside(),
             accepted_at=taken.accepted_at,
             pause_ms=round(taken.pause_ms, 1),
         )
@@ -384,6 +389,12 @@ class _Exploration:
                 "accepted_at": submission.accepted_at,
             },
         )
+
+    def _outside(self) -> tuple[str, ...]:
+        """List what the agent changed in the image's own folders: it does not cross."""
+        if self.plan.resources.read_only:
+            return ()
+        return tuple(path for path in self.container.changes() if path not in self.untouched)
 
     def _outcome(self, ending: Ending) -> Outcome:
         """Add what was seen of the container's end to what was decided, or decide by it."""

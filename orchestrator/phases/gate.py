@@ -20,6 +20,7 @@ from orchestrator.errors import (
     UsageError,
 )
 from orchestrator.evidence.context import Context, save
+from orchestrator.evidence.devices import require_devices
 from orchestrator.evidence.tree import tree_digest
 from orchestrator.storage.ledger import Claim, Reservation
 
@@ -60,6 +61,7 @@ def passed(
     try:
         evidence.check("engine", lambda: _engine(ctx, plan))
         evidence.check("image", lambda: _image(ctx, plan))
+        evidence.check("devices", lambda: require_devices(ctx, plan))
         for path, material in sorted(plan.materials.items()):
             if any(is_visible(material.role, p, frozenset(material.also)) for p in phases):
                 evidence.check(f"asset {path}", partial(_asset, plan, path))

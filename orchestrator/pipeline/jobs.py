@@ -278,7 +278,7 @@ def _numbered(checkpoints: Mapping[str, Path]) -> list[tuple[str, Path]]:
 
 
 def _enter(folder: ReplayFolder, name: str, source: Path) -> dict[str, Any]:
-    got = collect_one(source, folder.checkpoints / name, max_bytes=_LARGEST_CHECKPOINT, name=name)
+    got = collect_one(source, folder.checkpoints / name, max_bytes=_LARGEST_CHECKPOINT)
     progress = int(name.rpartition("-")[2])
     if isinstance(got, Collected):
         return {
