@@ -110,7 +110,8 @@ def collect_one(source: Path, destination: Path, *, max_bytes: int) -> Collected
 
     Args:
         source: its folder; nothing writes to it any more.
-        destination: where it will be, named ``checkpoint-<progress>``; what an interrupted copy left beside it is removed.
+        destination: where it will be, named ``checkpoint-<progress>``; what an interrupted copy left
+            beside it is removed.
         max_bytes: how large it may be, by apparent sizes, so that holes count.
 
     Raises:
@@ -247,13 +248,13 @@ def _copy_file(source: int, target: int, size: int) -> tuple[int, str]:
     digest = hashlib.sha256()
     copied = 0
     if _shares_blocks(source, target):
-        for chunk in chunks_of(target):
+        for chunk in chunks_of(target, size):
             digest.update(chunk)
             copied += len(chunk)
         return copied, digest.hexdigest()
     if size:
         os.posix_fallocate(target, 0, size)
-    for chunk in chunks_of(source):
+    for chunk in chunks_of(source, size):
         digest.update(chunk)
         view = memoryview(chunk)
         while view:
