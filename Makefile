@@ -10,6 +10,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1 /p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-8s %s\n' "$$name" "$$what"; done
 
 demo: setup  ## set up, then the main job on digits_class0 with a scripted agent
+	@scripts/debian_packages.sh git e2fsprogs mmdebstrap || echo "going on without"
 	@scripts/with_engine.sh scripts/demo.sh
 
 test: setup  ## every check and every test, those against a real engine included
