@@ -110,8 +110,8 @@ def collect_one(source: Path, destination: Path, *, max_bytes: int) -> Collected
 
     Args:
         source: its folder; nothing writes to it any more.
-        destination: where it will be, named ``checkpoint-<progress>``; what an interrupted copy left
-            beside it is removed.
+        destination: where it will be, named ``checkpoint-<progress>``; what an interrupted copy
+            left beside it is removed.
         max_bytes: how large it may be, by apparent sizes, so that holes count.
 
     Raises:
