@@ -23,7 +23,7 @@ from orchestrator.errors import AssetMismatchError, TaskPackError
 from orchestrator.evidence.tree import tree_digest
 from orchestrator.ports import Clock, ContainerEngine
 from orchestrator.sandbox import PHASE_LABEL, Users, container_spec
-from orchestrator.storage.assets import AssetStore, discard, seal
+from orchestrator.storage.assets import AssetStore, seal
 from orchestrator.storage.durable import make_folder, write_file
 from orchestrator.storage.located_yaml import Document, parse, set_in_mapping
 from orchestrator.storage.pack import Pack
@@ -93,32 +93,34 @@ def run(plan: PreparePlan, ports: PreparePorts) -> tuple[Prepared, ...]:
         AssetMismatchError: what was made differs from its lock; nothing was stored.
         UsageError: the image is not there.
     """
+    with ports.store.exclusive():
+        done = [] if plan.update else _present(plan.pack, ports.store)
+        todo = sorted(set(plan.pack.spec.assets) - {asset.asset for asset in done})
+        if todo:
+            with ports.store.scratch() as scratch:
+                done += _make(plan, todo, scratch / "out", ports)
+    return tuple(sorted(done, key=lambda asset: asset.asset))
+
+
+def _make(plan: PreparePlan, todo: list[str], out: Path, ports: PreparePorts) -> list[Prepared]:
+    """Run the scripts that make ``todo``, compare with the locks, store, lock."""
     pack = plan.pack
-    done = [] if plan.update else [*_present(pack, ports.store)]
-    todo = sorted(set(pack.spec.assets) - {asset.asset for asset in done})
-    if not todo:
-        return _sorted(done)
-    scratch = ports.store.scratch()
-    try:
-        out = scratch / "out"
-        make_folder(out)
-        _give(out, ports.users)
-        for script in sorted({pack.spec.assets[asset].source.prepare for asset in todo}):
-            _run_script(pack, script, out, ports)
-        made = {asset: _identify(pack, asset, out / asset) for asset in todo}
-        if not plan.update:
-            _refuse_mismatch(pack, made)
-        for asset, digest in made.items():
-            place = ports.store.adopt(pack, asset, out / asset, digest)
-            done.append(Prepared(asset, digest, place, _how(pack, asset, digest)))
-    finally:
-        discard(scratch)
+    make_folder(out)
+    _give(out, ports.users)
+    for script in sorted({pack.spec.assets[asset].source.prepare for asset in todo}):
+        _run_script(pack, script, out, ports)
+    made = {asset: _identify(pack, asset, out / asset) for asset in todo}
+    if not plan.update:
+        _refuse_mismatch(pack, made)
+    for asset, digest in made.items():
+        # One that is intact stays where it is: a running container may have it mounted.
+        if not _is_intact(ports.store.folder(pack, asset, digest), digest):
+            ports.store.adopt(pack, asset, out / asset, digest)
     _lock(pack, made)
-    return _sorted(done)
-
-
-def _sorted(done: list[Prepared]) -> tuple[Prepared, ...]:
-    return tuple(sorted(done, key=lambda prepared: prepared.asset))
+    return [
+        Prepared(asset, digest, ports.store.folder(pack, asset, digest), _how(pack, asset, digest))
+        for asset, digest in made.items()
+    ]
 
 
 def _present(pack: Pack, store: AssetStore) -> list[Prepared]:
@@ -127,9 +129,13 @@ def _present(pack: Pack, store: AssetStore) -> list[Prepared]:
         if asset.digest is None:
             continue
         folder = store.folder(pack, name, asset.digest)
-        if folder.is_dir() and tree_digest(folder) == asset.digest:
+        if _is_intact(folder, asset.digest):
             found.append(Prepared(name, asset.digest, folder, How.PRESENT))
     return found
+
+
+def _is_intact(folder: Path, digest: str) -> bool:
+    return folder.is_dir() and tree_digest(folder) == digest
 
 
 def _run_script(pack: Pack, script: str, out: Path, ports: PreparePorts) -> None:

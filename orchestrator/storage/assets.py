@@ -9,9 +9,12 @@ import os
 import shlex
 import shutil
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock
 
 from orchestrator.domain.attempt import slug
 from orchestrator.domain.records import Material
@@ -87,12 +90,27 @@ class AssetStore:
                         remedy=_remedy(pack),
                     )
 
-    def scratch(self) -> Path:
-        """Make a folder on the store's own file system, for what is not an asset yet."""
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Be the only one who puts assets in; others wait. It ends with its process."""
         self.root.mkdir(parents=True, exist_ok=True)
-        folder = self.root / f".preparing-{os.urandom(8).hex()}"
+        with FileLock(self.root / ".lock"):
+            yield
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """Lend an empty folder on the store's own file system, for what is not an asset yet.
+
+        What a killed process left there goes first; so only inside ``exclusive``.
+        """
+        folder = self.root / ".preparing"
+        if folder.exists():
+            discard(folder)
         make_folder(folder, mode=0o700)
-        return folder
+        try:
+            yield folder
+        finally:
+            discard(folder)
 
     def adopt(self, pack: Pack, asset: str, made: Path, digest: str) -> Path:
         """Move a sealed folder in, in place of a damaged one; durable when this returns.

@@ -115,9 +115,16 @@ def examine(path: Path) -> tuple[Pack | None, tuple[Fault, ...]]:
     """Read a pack and collect its faults; there is none of it where its text has no meaning.
 
     Raises:
-        UsageError: there is no such task.
+        UsageError: there is no such task, or it cannot be read.
     """
     source = find_pack(path)
+    try:
+        return _examine(source)
+    except OSError as error:
+        raise UsageError(f"{error.filename or source}: {error.strerror}") from error
+
+
+def _examine(source: Path) -> tuple[Pack | None, tuple[Fault, ...]]:
     document, spec, faults = _read_spec(source)
     pack = None
     if spec is not None and document is not None:
@@ -154,9 +161,6 @@ def pack_digest(folder: Path) -> str:
     """Identify a pack by every name, kind, executable bit and byte in its folder.
 
     Compiled Python and ``.git`` do not count.
-
-    Raises:
-        TaskPackError: it holds something else than files, folders and links.
     """
     digest = hashlib.sha256()
     for path in _files(folder):
@@ -166,7 +170,7 @@ def pack_digest(folder: Path) -> str:
         elif stat.S_ISREG(mode):
             kind, content = (b"x" if mode & stat.S_IXUSR else b"f"), path.read_bytes()
         else:
-            raise TaskPackError(f"{path}: neither a file, a folder nor a link")
+            kind, content = b"s", b""  # refused by a rule of its own
         name = os.fsencode(path.relative_to(folder))
         digest.update(b"%s %d:%s %s\n" % (kind, len(name), name, _sha256(content)))
     return f"pack:v1:sha256:{digest.hexdigest()}"
@@ -296,6 +300,13 @@ def _named_paths(spec: TaskSpec) -> Iterator[tuple[Loc, str, str]]:
         yield ("assets", name, "source", "prepare"), asset.source.prepare, "file"
 
 
+def _special_files(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
+    del spec
+    for path in _files(folder):
+        if not (path.is_symlink() or path.is_file()):
+            yield (), f"{path.relative_to(folder)}: neither a file, a folder nor a link"
+
+
 def _run_script(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
     run = folder / spec.workspace.source / "run.sh"
     if run.parent.is_dir() and not (run.is_file() and os.access(run, os.X_OK)):
@@ -334,6 +345,7 @@ def _overlap_names(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
 
 _FOLDER_RULES: tuple[Callable[[Path, TaskSpec], Iterator[Finding]], ...] = (
     _missing_files,
+    _special_files,
     _run_script,
     _exposures,
     _nested_assets,

@@ -1,5 +1,4 @@
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from orchestrator.errors import AssetMismatchError, TaskPackError, UsageError
 from orchestrator.evidence.tree import tree_digest
 from orchestrator.phases.prepare import How, PreparePlan, PreparePorts, run
 from orchestrator.sandbox import Users
-from orchestrator.storage.assets import AssetStore
+from orchestrator.storage.assets import AssetStore, discard
 from orchestrator.storage.pack import load_pack
 from tests.unit.pack_help import make_pack
 
@@ -42,6 +41,9 @@ class Workshop:
         done = run(PreparePlan(load_pack(self.task), update=update), self.ports)
         return {asset.asset: asset.how for asset in done}
 
+    def stored(self) -> list[str]:
+        return [path.name for path in self.store.root.iterdir() if path.name != ".lock"]
+
     def locks(self) -> dict[str, str | None]:
         assets = load_pack(self.task).spec.assets
         return {name: asset.digest for name, asset in assets.items()}
@@ -62,7 +64,7 @@ def test_assets_are_made_stored_and_locked(workshop: Workshop) -> None:
     assert "# held out" in workshop.task.read_text()
     for line in before.splitlines(keepends=True):
         assert line in after or "data/train" in line
-    assert not list(workshop.store.root.glob(".preparing*"))
+    assert workshop.stored() == ["tiny"]
 
 
 def test_what_is_there_and_intact_runs_nothing_again(workshop: Workshop) -> None:
@@ -93,14 +95,14 @@ def test_a_result_that_differs_from_its_lock_is_refused_and_nothing_changes(
     workshop.prepare()
     locks, text = workshop.locks(), workshop.task.read_bytes()
     workshop.files = {**FILES, "data/train/x": b"other"}
-    workshop.ports = replace(workshop.ports, store=AssetStore(workshop.store.root / "elsewhere"))
+    discard(workshop.store.root / "tiny")
     with pytest.raises(AssetMismatchError) as refused:
         workshop.prepare()
     assert f"task.yaml locks {locks['data/train']}" in str(refused.value)
     assert str(refused.value).count("tree:v1:sha256:") == 2
     assert "--update" in refused.value.remedy
     assert workshop.task.read_bytes() == text
-    assert not list(workshop.ports.store.root.rglob("x"))
+    assert not workshop.stored()
 
 
 def test_update_locks_anew_what_differs(workshop: Workshop) -> None:
@@ -131,7 +133,7 @@ def test_a_script_that_fails_is_the_packs_fault_and_its_words_are_shown(
     workshop.code = 3
     with pytest.raises(TaskPackError, match=r"(?s)failed with exit 3.*no digits"):
         workshop.prepare()
-    assert not list(workshop.store.root.iterdir())
+    assert not workshop.stored()
     assert not workshop.engine.find({})
 
 
@@ -145,4 +147,22 @@ def test_without_its_image_nothing_is_made(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path, image="another:1")
     with pytest.raises(UsageError):
         workshop.prepare()
-    assert not list(workshop.store.root.iterdir())
+    assert not workshop.stored()
+
+
+def test_what_a_killed_run_left_behind_does_no_harm(workshop: Workshop) -> None:
+    left = workshop.store.root / ".preparing/out/data/train"
+    left.mkdir(parents=True)
+    (left / "stale").write_bytes(b"x")
+    workshop.prepare()
+    assert workshop.stored() == ["tiny"]
+    found = workshop.store.locate(load_pack(workshop.task), "data/train")
+    assert [path.name for path in found.iterdir()] == ["x"]
+
+
+def test_an_intact_asset_stays_in_its_place_for_whoever_has_it_mounted(workshop: Workshop) -> None:
+    workshop.prepare()
+    folder = workshop.store.locate(load_pack(workshop.task), "data/train")
+    before = folder.stat().st_ino
+    workshop.prepare(update=True)
+    assert folder.stat().st_ino == before

@@ -37,8 +37,8 @@ class Bench:
         self.text = TASK
         self.task = make_pack(folder / "pack")
         for name, rows in contents.items():
-            made = self.store.scratch() / "x"
-            made.mkdir()
+            made = folder / "made" / name
+            made.mkdir(parents=True)
             (made / "rows.npy").write_bytes(_npy(rows))
             seal(made)
             digest = tree_digest(made)
