@@ -37,7 +37,9 @@ Digest = Annotated[str, Field(pattern=r"^tree:v1:sha256:[0-9a-f]{64}$")]
 class Strict(BaseModel):
     """Base of every model here: frozen, and an unknown key is a fault."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, defer_build=True
+    )
 
 
 class Interface(StrEnum):

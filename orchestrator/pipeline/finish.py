@@ -4,6 +4,7 @@ Everything here is computed from what is on disk and is idempotent: a run whose 
 written and whose ``.complete`` was not is finished by doing this again.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from orchestrator.storage.receipt_folder import last_receipt, mint, write_comple
 from orchestrator.storage.records import load
 from receipts.statement import PhaseName
 
+_REMOVERS = 4
 _ENDS = (Event.INFRASTRUCTURE, Event.OPERATOR)
 
 
@@ -220,5 +222,6 @@ def _commit(
             state=None if view.state is None else view.state.value,
             head=view.head,
         )
-    for container in ctx.engine.find({RUN_LABEL: run_id}):
-        container.remove()
+    with ThreadPoolExecutor(max_workers=_REMOVERS) as removers:
+        for removal in [removers.submit(c.remove) for c in ctx.engine.find({RUN_LABEL: run_id})]:
+            removal.result()
