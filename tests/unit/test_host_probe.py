@@ -1,0 +1,112 @@
+"""What ``orch doctor`` finds, and what it makes of a host that lacks something."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from orchestrator.adapters.host_probe import CHECKS, HostProbe
+from orchestrator.adapters.in_memory import FakeClock, InMemoryEngine
+from orchestrator.config import Settings
+from orchestrator.domain.container import HostAbilities
+from orchestrator.domain.host import Ability, Level
+from orchestrator.errors import Exit
+from orchestrator.storage import probe as storage_probe
+
+
+def settings_in(folder: Path) -> Settings:
+    return Settings(
+        runs=folder / "runs", home=folder / "home", assets=folder / "assets", host=folder / "host"
+    )
+
+
+def look(folder: Path, engine: InMemoryEngine) -> dict[str, Ability]:
+    probe = HostProbe(settings_in(folder), engine, FakeClock())
+    return {ability.name: ability for ability in probe.abilities()}
+
+
+IMAGES = {"orch/cpu-numpy:1": {}, "orch/prepare-sklearn:1": {}}
+
+
+class Engine(InMemoryEngine):
+    """An engine in memory that lacks what a test takes from it."""
+
+    def __init__(self, **lacks: object) -> None:
+        super().__init__(images=IMAGES, clock=FakeClock())
+        self.lacks = lacks
+
+    @override
+    def abilities(self) -> HostAbilities:
+        return replace(super().abilities(), **self.lacks)
+
+
+def test_every_check_is_reported_and_only_what_is_not_ok_has_a_remedy(tmp_path: Path) -> None:
+    found = look(tmp_path, Engine())
+    assert tuple(found) == tuple(check.name for check in CHECKS)
+    for ability in found.values():
+        assert bool(ability.remedy) is (ability.level is not Level.OK), ability
+        assert ability.fact
+
+
+def test_no_engine_is_one_problem_with_one_remedy(tmp_path: Path) -> None:
+    engine = Engine()
+    engine.go_down()
+    found = look(tmp_path, engine)
+    assert found["engine"].level is Level.MISSING
+    assert found["engine"].remedy
+    assert found["engine"].exit_code is Exit.ENGINE_UNAVAILABLE
+    unknown = [a for a in found.values() if a.fact == "unknown: no container engine answers"]
+    assert {a.name for a in unknown} == {"engine rights", "limits", "runtime", "images", "size"}
+    assert not any(a.remedy for a in unknown)
+    assert found["git"].level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("lack", "check", "fact"),
+    [
+        ({"rootless": True}, "engine rights", "without root"),
+        ({"cpuset": False}, "limits", "cpuset"),
+        ({"pids_limit": False}, "limits", "pids"),
+        ({"swap_limit": False}, "limits", "swap"),
+        ({"seccomp": False}, "limits", "seccomp"),
+        ({"runtimes": ("runsc",)}, "runtime", "runsc"),
+        ({"memory": 1024}, "size", "too small for digits_class0"),
+    ],
+)
+def test_what_an_engine_cannot_hold_limits_but_never_stops(
+    tmp_path: Path, lack: dict[str, object], check: str, fact: str
+) -> None:
+    assert look(tmp_path, Engine())[check].level is Level.OK
+    found = look(tmp_path, Engine(**lack))[check]
+    assert found.level is Level.LIMITED
+    assert fact in found.fact
+
+
+def test_an_absent_image_names_itself_and_the_command_that_makes_it(tmp_path: Path) -> None:
+    found = look(tmp_path, InMemoryEngine(images={}, clock=FakeClock()))["images"]
+    assert found.level is Level.MISSING
+    assert "orch/cpu-numpy:1" in found.fact
+    assert "orch/prepare-sklearn:1" in found.fact
+    assert found.remedy == "orch images build"
+
+
+def test_a_runs_folder_whose_file_system_fails_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_probe, "_PROBES", (("flock", lambda _: "nobody is locked out"),))
+    found = look(tmp_path, Engine())["runs folder"]
+    assert found.level is Level.MISSING
+    assert "flock: nobody is locked out" in found.fact
+    assert not (tmp_path / "runs").exists()
+
+
+def test_programs_that_are_not_installed_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    found = look(tmp_path, Engine())
+    assert found["git"].level is Level.MISSING
+    assert found["size-limited volumes"].level is Level.LIMITED
+    assert "mkfs.ext4" in found["size-limited volumes"].fact
