@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from orchestrator.evidence.tree import CHUNK, Entry, Kind
+from orchestrator.evidence.tree import Entry, Kind, chunks_of
 from orchestrator.evidence.walk import TreeChangedError
 from orchestrator.ports import Blob
 from orchestrator.storage.durable import storage_faults
@@ -66,8 +66,7 @@ class TreeReader:
             return
         descriptor = self._open(entry)
         try:
-            while chunk := os.read(descriptor, CHUNK):
-                yield chunk
+            yield from chunks_of(descriptor, entry.size)
         finally:
             os.close(descriptor)
 

@@ -16,17 +16,24 @@ from orchestrator.evidence.tree import encode_path, is_dotgit
 from orchestrator.evidence.walk import NAME_LIMIT, PATH_LIMIT
 
 _MODES = frozenset({b"100644", b"100755", b"120000"})
-_MODE_LINES = (b"old mode ", b"new mode ", b"deleted file mode ", b"new file mode ")
-_NAME_LINES = (b"rename from ", b"rename to ", b"copy from ", b"copy to ")
-_OTHER_LINES = (b"similarity index ", b"dissimilarity index ")
-_CREATING = (b"new file mode ", b"rename to ", b"copy to ")
-_INDEX = re.compile(rb"index [0-9a-f]+\.\.[0-9a-f]+(?: ([0-7]{6}))?")
+_HEADER = re.compile(
+    rb"(old mode|new mode|deleted file mode|new file mode|rename from|rename to|copy from|copy to|"
+    rb"similarity index|dissimilarity index|index) (.*)",
+    re.DOTALL,
+)
+_MODE_LINES = frozenset({b"old mode", b"new mode", b"deleted file mode", b"new file mode"})
+_NAME_LINES = frozenset({b"rename from", b"rename to", b"copy from", b"copy to"})
+_CREATING = frozenset({b"new file mode", b"rename to", b"copy to"})
+_INDEX = re.compile(rb"[0-9a-f]+\.\.[0-9a-f]+(?: ([0-7]{6}))?")
 _HUNK = re.compile(rb"@@ -[0-9]+(?:,([0-9]+))? \+[0-9]+(?:,([0-9]+))? @@.*", re.DOTALL)
 _BINARY = re.compile(rb"(literal|delta) ([0-9]{1,12})")
 _BASE85 = re.compile(rb"[A-Za-z][0-9A-Za-z!#$%&()*+\-;<=>?@^_`{|}~]+")
 _ESCAPE = re.compile(rb"\\([abtnvfr\"\\]|[0-3][0-7]{2})")
 _ESCAPED = dict(zip(b'abtnvfr"\\', b'\a\b\t\n\v\f\r"\\', strict=True))
 _QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_CONTEXT = frozenset({b" ", b""})
+"""An empty line is an empty line of context that lost its blank on the way; git takes it so too."""
+
 _DELTA_HEADER = 24
 
 
@@ -34,8 +41,8 @@ _DELTA_HEADER = 24
 class Section:
     """What a patch does to one file.
 
-    ``added`` holds the content of its ``+`` lines; ``binary_size`` the deflated and
-    ``binary_result`` the expanded bytes of a binary change.
+    ``added`` holds the content of its ``+`` lines, one or more in each piece; ``binary_size`` the
+    deflated and ``binary_result`` the expanded bytes of a binary change.
     """
 
     line: int
@@ -103,17 +110,21 @@ class _Parser:
 
     def _header_line(self, section: Section) -> bool:
         """Take one extended header line; tell whether there was one."""
-        line = self._peek()
-        if mode := _after(line, _MODE_LINES):
-            self._mode(mode)
-        elif name := _after(line, _NAME_LINES):
-            self._name(section, _unquoted(name))
-        elif match := _INDEX.fullmatch(line):
-            if match.group(1):
-                self._mode(match.group(1))
-        elif not line.startswith(_OTHER_LINES):
+        match = _HEADER.fullmatch(self._peek())
+        if match is None:
             return False
-        section.creates |= line.startswith(_CREATING)
+        key, value = match.groups()
+        if key in _MODE_LINES:
+            self._mode(value)
+        elif key in _NAME_LINES:
+            self._name(section, _unquoted(value))
+        elif key == b"index":
+            index = _INDEX.fullmatch(value)
+            if index is None:
+                raise self._fault("not an index line")
+            if index.group(1):
+                self._mode(index.group(1))
+        section.creates |= key in _CREATING
         self._next()
         return True
 
@@ -141,19 +152,45 @@ class _Parser:
             raise self._fault("not a hunk header")
         old, new = (1 if count is None else int(count) for count in match.groups())
         self._next()
-        while old > 0 or new > 0:
-            line = self._next()
-            kind = line[:1]
-            if kind == b"+":
-                section.added.append(line[1:])
-            elif kind not in {b"", b" ", b"-", b"\\"}:
-                raise self._fault("not a line of the hunk it stands in", back=1)
-            old -= kind in {b"", b" ", b"-"}
-            new -= kind in {b"", b" ", b"+"}
-        if old < 0 or new < 0:
-            raise self._fault("the hunk holds more lines than its header says", back=1)
+        if old == 0:
+            section.added.append(self._added(new))
+        else:
+            self._mixed(section, old, new)
         if self._peek().startswith(b"\\ "):
             self._next()
+
+    def _added(self, count: int) -> bytes:
+        """Take ``count`` lines that all add; most of a large patch is that, so no loop."""
+        block = self._lines[self._at : self._at + count]
+        text = b"\n" + b"\n".join(block)
+        if len(block) < count:
+            raise PatchFault("it ends in the middle of a hunk: the patch was cut short")
+        if text.count(b"\n+") < count:
+            raise self._fault("not all lines of the hunk are what its header says")
+        self._at += count
+        return text.replace(b"\n+", b"\n")[1:]
+
+    def _mixed(self, section: Section, old: int, new: int) -> None:
+        lines, at, added = self._lines, self._at, section.added
+        while old > 0 or new > 0:
+            if at == len(lines):
+                raise PatchFault("it ends in the middle of a hunk: the patch was cut short")
+            line = lines[at]
+            at += 1
+            kind = line[:1]
+            if kind == b"+":
+                added.append(line[1:])
+                new -= 1
+            elif kind == b"-":
+                old -= 1
+            elif kind in _CONTEXT:
+                old -= 1
+                new -= 1
+            elif kind != b"\\":
+                raise PatchFault(f"line {at}: not a line of the hunk it stands in")
+        if old < 0 or new < 0:
+            raise PatchFault(f"line {at}: the hunk holds more lines than its header says")
+        self._at = at
 
     def _binary(self, section: Section) -> None:
         section.binary_size, section.binary_result = self._binary_hunk()
@@ -190,6 +227,8 @@ class _Parser:
             raise self._fault("ends in a carriage return: the patch went through a text filter")
 
     def _name(self, section: Section, path: bytes) -> None:
+        if path in section.paths:
+            return
         if fault := path_fault(path):
             raise self._fault(fault)
         section.paths.add(path)
@@ -210,22 +249,21 @@ class _Parser:
 def path_fault(path: bytes) -> str | None:
     """Say why no file of this path may be written, or None."""
     parts = path.split(b"/")
-    shown = encode_path(path[:100])
     if path.startswith(b"/"):
-        return f"absolute path {shown}"
+        return f"absolute path {_shown(path)}"
     if b".." in parts:
-        return f"path {shown} leaves the tree"
+        return f"path {_shown(path)} leaves the tree"
     if b"" in parts or b"." in parts or b"\0" in path or len(path) > PATH_LIMIT:
-        return f"{shown} is not the path of a file"
-    if any(len(part) > NAME_LIMIT for part in parts):
-        return f"{shown} has a name of more than {NAME_LIMIT} bytes"
-    if any(is_dotgit(part) for part in parts):
-        return f"path {shown} lies in a repository's own folder"
+        return f"{_shown(path)} is not the path of a file"
+    if max(map(len, parts)) > NAME_LIMIT:
+        return f"{_shown(path)} has a name of more than {NAME_LIMIT} bytes"
+    if any(map(is_dotgit, parts)):
+        return f"path {_shown(path)} lies in a repository's own folder"
     return None
 
 
-def _after(line: bytes, prefixes: tuple[bytes, ...]) -> bytes | None:
-    return next((line[len(prefix) :] for prefix in prefixes if line.startswith(prefix)), None)
+def _shown(path: bytes) -> str:
+    return encode_path(path[:100])
 
 
 def _stripped(name: bytes) -> bytes:

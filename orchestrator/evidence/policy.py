@@ -116,16 +116,17 @@ _MAGIC: Mapping[RefusedContent, tuple[tuple[int, bytes], ...]] = MappingProxyTyp
 
 def measure(sections: Iterable[Section]) -> Figures:
     """Measure what a patch adds."""
-    compressor = zlib.compressobj(9)
+    compressor = zlib.compressobj()
     compressed = expanded = 0
     for section in sections:
         names = sorted(section.paths) if section.creates else []
-        for line in (*names, *section.added):
-            compressed += len(compressor.compress(line + b"\n"))
-            expanded += len(line) + 1
+        if lines := [*names, *section.added]:
+            text = b"\n".join(lines) + b"\n"
+            compressed += len(compressor.compress(text))
+            expanded += len(text)
         compressed += section.binary_size
         expanded += section.binary_result
-    # An empty stream is eight bytes of zlib's own; nothing added is nothing.
+    # zlib makes eight bytes of nothing; nothing added is nothing.
     return Figures(compressed + len(compressor.flush()) if expanded else 0, expanded)
 
 

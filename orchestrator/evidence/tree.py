@@ -111,7 +111,7 @@ class Manifest:
             "entries": [_row(entry) for entry in self.entries],
             "left_out": left_out,
         }
-        return json.dumps(record, sort_keys=True, indent=1).encode() + b"\n"
+        return json.dumps(record, sort_keys=True).encode() + b"\n"
 
     @classmethod
     def from_json(cls, data: bytes) -> "Manifest":
@@ -230,9 +230,10 @@ def is_dotgit(name: bytes) -> bool:
     return name.lower() == b".git"
 
 
-def chunks_of(descriptor: int) -> Iterator[bytes]:
-    """Read an open file to its end."""
-    while chunk := os.read(descriptor, CHUNK):
+def chunks_of(descriptor: int, size: int) -> Iterator[bytes]:
+    """Read an open file to its end; ``size`` is what is expected, and only saves memory."""
+    piece = min(CHUNK, size + 1)
+    while chunk := os.read(descriptor, piece):
         yield chunk
 
 
@@ -309,7 +310,7 @@ class _Scan:
         digest = hashlib.sha256()
         size = 0
         try:
-            for chunk in chunks_of(descriptor):
+            for chunk in chunks_of(descriptor, found.status.st_size):
                 digest.update(chunk)
                 size += len(chunk)
         finally:

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def box(tmp_path: Path, pristine: Path):
+def box(tmp_path: Path, pristine: Path) -> Iterator[Path]:
     """A folder with a fresh workspace, as its explorer would get it, and places to put things."""
     workspace = tmp_path / "w"
     shutil.copytree(pristine, workspace, symlinks=True)
@@ -86,16 +87,14 @@ def replay(
 def seen(root: Path) -> dict[bytes, tuple[str, bytes]]:
     """Read a tree with nothing of ours: type and mode bits, and bytes, by path."""
     found: dict[bytes, tuple[str, bytes]] = {}
-    for folder, folders, files in os.walk(os.fsencode(root)):
-        folders[:] = [name for name in folders if name not in {b".git", b"__pycache__"}]
-        for name in (*files, *folders):
-            path = os.path.join(folder, name)
-            if os.path.islink(path):
-                found[os.path.relpath(path, os.fsencode(root))] = ("link", os.readlink(path))
-            elif os.path.isfile(path) and name != b".git":
-                mode = f"{os.stat(path).st_mode & 0o777:o}"
-                with open(path, "rb") as file:
-                    found[os.path.relpath(path, os.fsencode(root))] = (mode, file.read())
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in {".git", "__pycache__"}]
+        for path in (Path(folder, name) for name in (*files, *folders)):
+            key = os.fsencode(path.relative_to(root))
+            if path.is_symlink():
+                found[key] = ("link", os.fsencode(os.readlink(path)))  # noqa: PTH115 - exact bytes
+            elif path.is_file() and path.name != ".git":
+                found[key] = (f"{path.stat().st_mode & 0o777:o}", path.read_bytes())
     return found
 
 
@@ -149,7 +148,7 @@ def test_workspace(script: Path, box: Path, pristine: Path) -> None:
 def wait_until_still(path: Path) -> None:
     """Stand in for the pause of a container: wait until the writer has written its last line."""
     deadline = time.monotonic() + 60
-    while path.read_bytes().count(b"\n") < 40:
+    while not path.exists() or path.read_bytes().count(b"\n") < 40:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -158,7 +157,7 @@ def wait_until_still(path: Path) -> None:
 def test_hostile_patch(script: Path, box: Path, pristine: Path) -> None:
     sh(script, box / "w", box / "p.patch")
     copy_of_pristine = seen(pristine)
-    around = sorted(os.listdir(box))
+    around = sorted(box.iterdir())
     result = replay(box / "p.patch", pristine, box / "target")
     expect = expectation(script)
     if expect == "apply":
@@ -172,8 +171,8 @@ def test_hostile_patch(script: Path, box: Path, pristine: Path) -> None:
     else:
         assert isinstance(result, InvalidPatch), result
         assert result.reason
-        assert os.listdir(box / "target") == []
-    assert sorted(os.listdir(box)) == sorted([*around, "target"])
+        assert list((box / "target").iterdir()) == []
+    assert sorted(box.iterdir()) == sorted([*around, box / "target"])
 
 
 def test_all_are_there() -> None:
@@ -197,3 +196,206 @@ def test_a_candidate_that_no_longer_applies_is_the_machine_s_doing(
     (other / "empty.txt").write_text("changed base\n")
     result = replay(patch, other, box / "once-more", taken.manifest_digest)
     assert isinstance(result, PatchDiffers)
+
+
+def test_PA_01_blank_ends_and_missing_newlines_survive_to_the_byte(
+    box: Path, pristine: Path
+) -> None:
+    base = box / "base"
+    shutil.copytree(pristine, base, symlinks=True)
+    (base / "blank.txt").write_bytes(b"a\nb\n \n \n")
+    (box / "w" / "blank.txt").write_bytes(b"a\nB\n \n \n")
+    (box / "w" / "src" / "noeol.txt").write_bytes(b"alpha\nBETA\ngamma")
+    roundtrip(box, base)
+    patch = (box / "candidate" / "candidate.patch").read_bytes()
+    assert b"\n  \n  \n" in patch
+    stripped = box / "stripped.patch"
+    stripped.write_bytes(b"\n".join(line.rstrip() for line in patch.split(b"\n")))
+    assert isinstance(replay(stripped, base, box / "never"), InvalidPatch)
+    assert seen(box / "target") == seen(box / "w")
+
+
+def test_PA_03_commits_and_branches_do_not_matter(box: Path, pristine: Path) -> None:
+    (box / "w" / "README.md").write_text("edited\n")
+    git = ["git", "-C", str(box / "w"), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["add", "-A"], ["commit", "-qm", "x"], ["checkout", "-qb", "other"]):
+        subprocess.run([*git, *command], check=True)
+    taken, _ = roundtrip(box, pristine)
+    assert (taken.changed.modified, taken.changed.added, taken.changed.deleted) == (1, 0, 0)
+    assert (box / "target" / "README.md").read_text() == "edited\n"
+
+
+def test_PA_05_everything_crosses_or_is_listed(box: Path, pristine: Path) -> None:
+    work = box / "w"
+    (work / ".gitignore").write_text("*.pt\n")
+    (work / "model.pt").write_bytes(bytes(range(256)))
+    (work / "new.bin").write_bytes(b"\0\1")
+    (work / "new.txt").write_text("new\n")
+    (work / "void").write_bytes(b"")
+    (work / "README.md").chmod(0o755)
+    (work / "empty").mkdir()
+    (work / "new.txt").chmod(0o600)
+    (work / "void").chmod(0o4755)
+    taken, _ = roundtrip(box, pristine)
+    listed = {(left.path, left.reason.value, left.detail) for left in taken.left_out}
+    assert listed == {
+        (b".git", "excluded_by_rule", ""),
+        (b"empty", "empty_folder", ""),
+        (b"new.txt", "mode_bits", "0600"),
+        (b"void", "mode_bits", "4755"),
+    }
+    expected = seen(work)
+    expected[b"new.txt"] = ("644", b"new\n")
+    assert seen(box / "target") == expected
+
+
+def test_PA_07_nothing_of_the_agent_s_configuration_runs(box: Path, pristine: Path) -> None:
+    work, marker = box / "w", box / "marker"
+    program = box / "program"
+    program.write_text(f"#!/bin/sh\ntouch {marker}\ncat\n")
+    program.chmod(0o755)
+    (work / "README.md").write_text("edited\n")
+    plain = take(box, pristine)
+    assert isinstance(plain, Capture)
+    for key in (
+        "filter.x.clean",
+        "filter.x.process",
+        "core.fsmonitor",
+        "diff.external",
+        "diff.x.textconv",
+        "diff.x.command",
+        "core.hooksPath",
+        "core.sshCommand",
+    ):
+        subprocess.run(["git", "-C", work, "config", key, str(program)], check=True)
+    for hook in ("pre-commit", "post-checkout", "post-index-change"):
+        shutil.copy(program, work / ".git" / "hooks" / hook)
+    (work / ".gitattributes").write_text("* filter=x diff=x text eol=crlf\n")
+    taken, applied = roundtrip(box, pristine)
+    assert not marker.exists()
+    assert taken.changed.added == plain.changed.added + 1
+    edited = [entry for entry in applied.manifest.entries if entry.path == b"README.md"]
+    assert edited == [e for e in plain.manifest.entries if e.path == b"README.md"]
+
+
+def test_PA_08_a_foreign_repository_above_changes_nothing(box: Path, pristine: Path) -> None:
+    subprocess.run(["git", "init", "-q", box], check=True)
+    (box / "w" / "README.md").write_text("edited\n")
+    roundtrip(box, pristine)
+    assert seen(box / "target") == seen(box / "w")
+    wrong = replay(
+        box / "candidate" / "candidate.patch", pristine, box / "t2", "tree:v1:sha256:" + "0" * 64
+    )
+    assert isinstance(wrong, PatchDiffers)
+    assert list((box / "t2").iterdir()) == []
+
+
+NEW = "diff --git a/{0} b/{0}\nnew file mode {1}\n--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+{2}\n"
+CUT = "\\ No newline at end of file\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NEW.format("x", "120000", "/tmp") + CUT + NEW.format("x/pwn", "100644", "y"),
+        NEW.format("x/pwn", "100644", "y") + NEW.format("x", "120000", "/tmp") + CUT,
+        NEW.format("dirlink/pwn", "100644", "y"),
+        NEW.format("b/../evil", "100644", "y"),
+        NEW.format("../evil", "100644", "y"),
+        NEW.format(".git/hooks/pre-commit", "100755", "y"),
+        NEW.format("sub/.GIT/config", "100644", "y"),
+        NEW.format("/etc/evil", "100644", "y").replace("a//", "/").replace("b//", "/"),
+        NEW.format("a//b", "100644", "y"),
+        NEW.format("./b", "100644", "y"),
+        NEW.format("n" * 256, "100644", "y"),
+        NEW.format("x.pyc", "100644", "y"),
+        NEW.format("__pycache__/x.py", "100644", "y"),
+        "diff --git a/new b/new\nnew file mode 120000\nindex 0000000..e69de29\n",
+        NEW.format("new", "104755", "y"),
+        NEW.format("new", "040000", "y"),
+        r'diff --git "a/\056\056/evil" "b/\056\056/evil"' + "\nnew file mode 100644\n",
+        NEW.format("ok", "100644", "y") + "Index: oops\n",
+        NEW.format("ok", "100644", "y") + "From: someone\n",
+        NEW.format("run.sh", "100644", "y"),
+        NEW.format("run.sh/x", "100644", "y"),
+        "diff --git a/run.sh b/run.sh\nold mode 100755\nnew mode 160000\n",
+        "diff --git a/none b/none\nold mode 100644\nnew mode 100755\n",
+        "diff --git a/none b/elsewhere\n",
+        "nonsense\n",
+        "\n",
+        "--- a/run.sh\n+++ b/run.sh\n",
+    ],
+)
+def test_PA_09_a_patch_that_reaches_out_is_refused_before_any_write(
+    box: Path, pristine: Path, text: str
+) -> None:
+    (box / "p.patch").write_text(text)
+    around = sorted(box.iterdir())
+    assert isinstance(replay(box / "p.patch", pristine, box / "target"), InvalidPatch)
+    assert list((box / "target").iterdir()) == []
+    assert sorted(box.iterdir()) == sorted([*around, box / "target"])
+
+
+def test_links_with_impossible_targets_are_refused(box: Path, pristine: Path) -> None:
+    (box / "w" / "l").symlink_to("t" * 4000)
+    roundtrip(box, pristine)
+    (box / "p.patch").write_text(NEW.format("l", "120000", "t" * 5000) + CUT)
+    assert isinstance(replay(box / "p.patch", pristine, box / "t2"), InvalidPatch)
+
+
+def test_a_plain_git_diff_with_renames_is_taken(box: Path, pristine: Path) -> None:
+    work = box / "w"
+    git = ["git", "-C", work]
+    (work / "src" / "train.py").rename(work / "src" / "a b.py")
+    (work / 'n"q').write_text("x\n")
+    (work / "README.md").chmod(0o755)
+    subprocess.run([*git, "add", "-A"], check=True)
+    diff = subprocess.run(
+        [*git, "diff", "--cached", "--binary", "-M"], check=True, capture_output=True
+    )
+    assert b"rename from" in diff.stdout
+    (box / "p.patch").write_bytes(diff.stdout)
+    assert isinstance(replay(box / "p.patch", pristine, box / "target"), Applied)
+    assert seen(box / "target") == seen(work)
+
+
+def test_a_writer_that_still_runs_cannot_tear_a_capture(
+    box: Path, pristine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = box / "w" / "late.txt"
+    honest = manifest_of
+
+    def then_write(root: Path, **options: object) -> Manifest:
+        manifest = honest(root, **options)
+        late.write_text(f"{root}\n")
+        return manifest
+
+    monkeypatch.setattr("orchestrator.evidence.capture.manifest_of", then_write)
+    assert isinstance(take(box, pristine), ProofFailed)
+    assert list((box / "candidate").iterdir()) == []
+
+
+def test_files_are_given_to_their_owner(box: Path, pristine: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may give files away")
+    (box / "copy").mkdir()
+    copy_pristine(pristine, box / "copy", exclude=EXCLUDE, owner=(1234, 4321))
+    owners = {
+        (p.lstat().st_uid, p.lstat().st_gid) for p in (box / "copy", *(box / "copy").rglob("*"))
+    }
+    assert owners == {(1234, 4321)}
+    assert seen(box / "copy") == seen(pristine)
+
+
+def test_two_thousand_levels_cross(box: Path, pristine: Path) -> None:
+    here = os.open(box / "w", os.O_RDONLY)
+    for _ in range(2046):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(os.open("f", os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=here))
+    os.close(here)
+    taken, applied = roundtrip(box, pristine)
+    assert any(entry.path.endswith(b"d/d/f") for entry in applied.manifest.entries)
+    assert [left.reason.value for left in taken.left_out] == ["excluded_by_rule"]
