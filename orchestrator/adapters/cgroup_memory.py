@@ -26,12 +26,17 @@ def memory_of(pid: int, container_id: str, root: Path = Path("/")) -> MemoryUse:
 
 
 def _version_1(mount: Path, path: str) -> MemoryUse:
-    """Source: kernel documentation, cgroup-v1/memory."""
+    """Source: kernel documentation, cgroup-v1/memory.
+
+    Newer kernels leave the failure count at zero; a peak as high as the limit says the same.
+    """
     group = mount / "memory" / path
-    return MemoryUse(
-        peak=_number(group / "memory.max_usage_in_bytes"),
-        limit_reached=_number(group / "memory.failcnt"),
-    )
+    peak = _number(group / "memory.max_usage_in_bytes")
+    limit = _number(group / "memory.limit_in_bytes")
+    reached = _number(group / "memory.failcnt")
+    if reached == 0 and peak is not None and limit is not None and peak >= limit:
+        reached = 1
+    return MemoryUse(peak=peak, limit_reached=reached)
 
 
 def _version_2(mount: Path, path: str) -> MemoryUse:
