@@ -13,6 +13,7 @@ got something wrong::
     |   |-- AssetMismatchError         an asset is missing or not the one the task locks
     |   `-- StorageFullError           no space (or a failed fsync) under our own files
     `-- InterruptedByOperator    130   a person asked us to stop
+        `-- ContainerLeftRunning        a person asked twice: it runs on, to be adopted
 
 Anything else that escapes is a bug of ours: exit 70, with its traceback.
 
@@ -91,3 +92,7 @@ class InterruptedByOperator(OrchError):  # noqa: N818 - it is a wish, not an err
     """A person asked for a stop; the run ended as ``terminal_operator``."""
 
     exit_code = Exit.INTERRUPTED
+
+
+class ContainerLeftRunning(InterruptedByOperator):
+    """A person asked twice: the container runs on, labelled, and its run has no ending yet."""

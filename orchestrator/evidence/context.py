@@ -11,7 +11,8 @@ from orchestrator.domain.container import EngineIdentity
 from orchestrator.domain.records import EngineRecord
 from orchestrator.domain.roles import Phase
 from orchestrator.domain.task import Strict
-from orchestrator.evidence.supervise import Beat, CappedLog, StopRequest, Watch
+from orchestrator.evidence.capped_log import CappedLog
+from orchestrator.evidence.supervise import Beat, StopRequest, Watch
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Clock, Container, ContainerEngine, DeviceProbe, TreeStore, Volumes
 from orchestrator.sandbox import INSTANCE_LABEL, RUN_LABEL, Users
@@ -84,6 +85,10 @@ class Context:
             "orch.engine": engine.engine_id,
             "orch.deadline_boottime_ns": str(deadline_ns),
         }
+
+
+def _unheard(_beat: Beat) -> None:
+    """Tell nobody."""
 
 
 def container_name(phase: Phase, run_id: str, suffix: str = "") -> str:

@@ -10,9 +10,10 @@ from orchestrator.domain.records import PhasePlan
 from orchestrator.domain.roles import Phase
 from orchestrator.domain.task import Resources
 from orchestrator.errors import InfrastructureError, InterruptedByOperator
+from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.context import Context, container_name
 from orchestrator.evidence.rooms import Rooms, host_mounts
-from orchestrator.evidence.supervise import CappedLog, Ending
+from orchestrator.evidence.supervise import Ending
 from orchestrator.evidence.untrusted import read_untrusted
 from orchestrator.sandbox import asset_mounts, container_spec
 from orchestrator.storage.durable import make_folder
@@ -74,6 +75,7 @@ class Check:
             InterruptedByOperator: the operator asked for a stop.
         """
         ctx = self.ctx
+        ctx.stop.check(f"the {self.phase} container of {tag}")
         out = rooms.scratch_folder(tag)
         deadline_ns = ctx.clock.boottime_ns() + int(wall * _NS)
         container = ctx.engine.create(self._spec(checkpoint, out, tag, deadline_ns, rooms))

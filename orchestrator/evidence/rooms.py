@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from orchestrator.domain.container import Mount
-from orchestrator.errors import InfrastructureError
+from orchestrator.errors import ContainerLeftRunning, InfrastructureError
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.requests import RequestBox
 from orchestrator.ports import Volume
@@ -72,7 +72,7 @@ class Rooms:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.ctx.stop.leave:
+        if isinstance(error, ContainerLeftRunning):
             self._stack.pop_all()  # the container is left running, and its folders with it
         self._stack.__exit__(kind, error, trace)
 

@@ -5,14 +5,13 @@ the phase itself has seen enough (``on_tick``). Exit facts are kept apart and no
 another; see ``domain.outcome`` for what is made of them.
 """
 
-import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from orchestrator.domain.container import ContainerEnd
 from orchestrator.domain.outcome import (
@@ -24,12 +23,19 @@ from orchestrator.domain.outcome import (
     host_facts_of,
 )
 from orchestrator.domain.roles import Phase
-from orchestrator.errors import ContainerLostError, InterruptedByOperator
+from orchestrator.errors import (
+    ContainerLeftRunning,
+    ContainerLostError,
+    EngineUnavailableError,
+    InterruptedByOperator,
+)
+from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.ports import Clock, Container, MemoryUse
 
 TICK = 0.05
 _SAMPLE_EVERY_NS = 250_000_000
 _LAST_WAIT = 30.0
+_KILL_AGAIN = 1.0
 _UNREAD = MemoryUse(peak=None, limit_reached=None)
 _CLOCK_STEP_NS = 2_000_000_000
 _NS = 1_000_000_000
@@ -59,70 +65,17 @@ class StopRequest:
         """True after the second: leave the container for adoption."""
         return self._count > 1
 
+    def check(self, before: str) -> None:
+        """Start nothing more once a stop was asked for.
 
-class CappedLog:
-    """A sink that keeps the head and the tail of a container's output, within a byte budget.
+        Args:
+            before: what would come next, for the message.
 
-    The first ``cap`` bytes of each stream go to its file as they come; of the rest the last
-    ``tail`` bytes are kept and written at ``close`` behind a line that says how much is missing.
-    A write that fails is remembered in ``error`` and the stream is dropped from there on, so that
-    the container is never held up by our disk.
-    """
-
-    def __init__(
-        self, folder: Path, *, cap: int = 8 * 1024**2, tail: int = 1024**2, mode: int = 0o644
-    ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._cap, self._tail = cap, tail
-        self._lock = threading.Lock()
-        self._files = {
-            stream: self._open(folder / f"{stream}.log", mode) for stream in ("stdout", "stderr")
-        }
-        self._written = dict.fromkeys(self._files, 0)
-        self._kept = {stream: bytearray() for stream in self._files}
-        self.seen = dict.fromkeys(self._files, 0)
-        self.error: OSError | None = None
-
-    @staticmethod
-    def _open(path: Path, mode: int) -> FileIO:
-        return FileIO(
-            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode), "a"
-        )
-
-    def write(self, stream: str, data: bytes) -> None:
-        """Take output; bounded in disk and memory whatever comes."""
-        with self._lock:
-            self.seen[stream] += len(data)
-            if self.error is not None:
-                return
-            head = data[: max(0, self._cap - self._written[stream])]
-            try:
-                if head:
-                    self._files[stream].write(head)
-            except OSError as failure:
-                self.error = failure
-                return
-            self._written[stream] += len(head)
-            rest = data[len(head) :]
-            if rest:
-                kept = self._kept[stream]
-                kept += rest[-self._tail :]
-                del kept[: max(0, len(kept) - self._tail)]
-
-    def close(self) -> None:
-        """Write the kept tails and close the files."""
-        with self._lock:
-            for stream, file in self._files.items():
-                kept = self._kept[stream]
-                missing = self.seen[stream] - self._written[stream] - len(kept)
-                try:
-                    if missing > 0:
-                        file.write(f"\n[orch: {missing} bytes left out]\n".encode())
-                    if kept:
-                        file.write(kept)
-                except OSError as failure:
-                    self.error = failure
-                file.close()
+        Raises:
+            InterruptedByOperator: it was.
+        """
+        if self.asked:
+            raise InterruptedByOperator(f"stopped before {before}")
 
 
 @dataclass(slots=True)
@@ -166,6 +119,20 @@ class Ending:
             "started": self.started,
             "ended": self.ended,
         }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Self:
+        """Read back what ``as_data`` gave."""
+        facts = dict(data["exit"])
+        facts["killed_by"] = KilledBy(facts["killed_by"])
+        facts["stop_reason"] = StopReason(facts["stop_reason"])
+        return cls(
+            facts=ExitFacts(**facts),
+            host_facts=frozenset(map(HostFact, data["host_facts"])),
+            contested=frozenset(map(Sign, data["contested"])),
+            started=data["started"],
+            ended=data["ended"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,19 +196,20 @@ class Watch:
         ``on_tick`` is called several times a second; True means the phase is done with it.
 
         Raises:
-            InterruptedByOperator: the operator asked twice; the container is left running.
+            ContainerLeftRunning: the operator asked twice.
         """
         try:
             reason, end, lost = self._wait(on_tick)
             if end is None and not lost:
-                self._sample(force=True)
-                self.kills.kill(self.container)
-                end, lost = self._await_end()
-        except BaseException:
-            if not self.stop.leave:
-                self.kills.kill(self.container)
-                self.container.wait(_LAST_WAIT)
+                self._read_memory()
+                end, lost = self._kill()
+        except ContainerLeftRunning:
             raise
+        except BaseException:
+            self.kills.kill(self.container)
+            self.container.wait(_LAST_WAIT)
+            raise
+        self._read_memory()
         return self.ending(reason, end, lost=lost)
 
     def _wait(self, on_tick: Callable[[], bool]) -> tuple[StopReason, ContainerEnd | None, bool]:
@@ -255,7 +223,7 @@ class Watch:
             if on_tick():
                 return StopReason.SUBMITTED, None, False
             if self.stop.leave:
-                raise InterruptedByOperator(
+                raise ContainerLeftRunning(
                     f"left container {self.container.name} running",
                     remedy="orch status shows it; the next writing command deals with it",
                 )
@@ -277,28 +245,38 @@ class Watch:
         return now - self._asked_ns >= self.interrupt_grace * _NS
 
     def settle(self) -> None:
-        """Wait until a container that we have killed is down."""
-        self._await_end()
+        """Kill the container and wait until it is down."""
+        self._kill()
 
-    def _await_end(self) -> tuple[ContainerEnd | None, bool]:
-        """Wait for the end we asked for; an engine that is away is waited for."""
+    def _kill(self) -> tuple[ContainerEnd | None, bool]:
+        """End the container, however long the engine is away: nobody else would."""
         while True:
             try:
-                end = self.container.wait(1.0)
+                with suppress(EngineUnavailableError):
+                    self.kills.kill(self.container)
+                end = self.container.wait(_KILL_AGAIN)
             except ContainerLostError:
                 return None, True
             if end is not None:
                 return end, False
             if self.stop.leave:
-                raise InterruptedByOperator(f"left container {self.container.name} being killed")
+                raise ContainerLeftRunning(f"left container {self.container.name} being killed")
 
-    def _sample(self, *, force: bool = False) -> None:
-        now = self.clock.boottime_ns()
-        if force or now - self._sampled_ns >= _SAMPLE_EVERY_NS:
-            self._sampled_ns = now
+    def _read_memory(self) -> None:
+        """Keep the latest counters; whether the engine is away is for ``wait`` to see."""
+        try:
             fresh = self.container.memory()
-            if fresh.peak is not None:
-                self._memory = fresh
+        except (EngineUnavailableError, ContainerLostError):
+            # A zero that was read earlier does not say that it stayed one.
+            fresh = MemoryUse(self._memory.peak, self._memory.limit_reached or None)
+        if fresh.peak is not None:
+            self._memory = fresh
+
+    def _sample(self) -> None:
+        now = self.clock.boottime_ns()
+        if now - self._sampled_ns >= _SAMPLE_EVERY_NS:
+            self._sampled_ns = now
+            self._read_memory()
             self.on_beat(
                 Beat(
                     phase=self.phase,
@@ -323,8 +301,7 @@ class Watch:
             finished_at="" if state is None else state.finished_at,
             duration_s=round(duration_ns / _NS, 3),
             memory_peak=self._memory.peak,
-            # A counter still at zero was read before the end: it proves nothing about it.
-            memory_limit_reached=True if reached else None,
+            memory_limit_reached=None if reached is None else reached > 0,
         )
         host = set(
             host_facts_of(

@@ -15,6 +15,7 @@ from orchestrator.domain.records import AttemptPlan, LeftOutRecord, Submission, 
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import InfrastructureError
 from orchestrator.evidence.apply import copy_pristine
+from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed, capture
 from orchestrator.evidence.context import Context, Outcome, container_name, save
 from orchestrator.evidence.devices import require_devices
@@ -28,7 +29,7 @@ from orchestrator.evidence.rooms import (
     writable_mounts,
 )
 from orchestrator.evidence.session import ContainerSession
-from orchestrator.evidence.supervise import CappedLog, Ending, Watch
+from orchestrator.evidence.supervise import Ending, Watch
 from orchestrator.evidence.transcript import Transcript
 from orchestrator.evidence.tree import encode_path
 from orchestrator.lifecycle.machine import Event
@@ -44,6 +45,7 @@ _NS = 1_000_000_000
 _MOST_LISTED = 1000
 _SCRIPTS = ("timer.sh", "submit.sh", "no_candidate.sh", "fast_eval.sh", "request.py")
 
+_BY_STOP = {StopReason.DEADLINE: TerminationReason.PHASE_DEADLINE}
 _ORIGIN = {
     TerminationReason.AGENT_EXPLICIT_SUBMIT: SubmissionOrigin.AGENT,
     TerminationReason.AGENT_EARLY_EXIT: SubmissionOrigin.HOST_EARLY_EXIT_CAPTURE,
@@ -64,7 +66,8 @@ def run(
     Raises:
         InfrastructureError: the machine would not have it, or a capture could not be proven; what
             the agent left is kept under ``kept/``.
-        InterruptedByOperator: asked twice; the container is left running, labelled.
+        InterruptedByOperator: a person asked for a stop before it began.
+        ContainerLeftRunning: asked twice.
     """
     require_devices(ctx, plan)
     need = plan.resources
@@ -81,6 +84,7 @@ def run(
         rooms.volume(folder.out, need.disk, "/out")
         box = rooms.control(folder.control)
         copy_pristine(pack.solution, workspace.path, exclude=pack.exclude, owner=ctx.users.agent)
+        ctx.stop.check("the exploration began")
         text = instruction(plan, pack)
         write_file(rooms.host / "instruction.md", text.encode(), replace=True)
         deadline_ns = ctx.clock.boottime_ns() + int(plan.wall * _NS)
@@ -202,7 +206,13 @@ class _Exploration:
         self.rooms.defer(log.close)
         transcript = Transcript(self.folder.transcript, self.ctx.clock)
         self.rooms.defer(transcript.close)
-        watch = self.ctx.watch(Phase.EXPLORE, self.container, self.deadline_ns, log)
+        watch = self.ctx.watch(
+            Phase.EXPLORE,
+            self.container,
+            self.deadline_ns,
+            log,
+            quiet=self.agent.interactive,
+        )
         self.rooms.deadline(self.deadline_ns, self.plan.wall)
         self.journal.append(
             Event.EXPLORE_STARTED,
@@ -322,7 +332,6 @@ class _Exploration:
             try:
                 self.container.pause()
             except InfrastructureError:
-                watch.kills.kill(self.container)
                 watch.settle()
                 watch.note(Sign.CAPTURED_AFTER_KILL)
         frozen = self.ctx.clock.boottime_ns()
@@ -416,8 +425,8 @@ class _Exploration:
                 },
             )
         if self.outcome is None:
-            # No host sign: the agent ended it (its own memory, say). Its tree still counts.
-            self._take_by_host(TerminationReason.AGENT_EARLY_EXIT, None)
+            # No host sign: time was over, or the agent ended it (its own memory, say).
+            self._take_by_host(_BY_STOP.get(stop, TerminationReason.AGENT_EARLY_EXIT), None)
         decided = self.outcome
         assert decided is not None  # noqa: S101 - _take_by_host decides or raises
         return Outcome(decided.event, {**decided.data, **seen})

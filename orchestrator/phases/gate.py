@@ -64,6 +64,7 @@ def passed(
         evidence.check("devices", lambda: require_devices(ctx, plan))
         for path, material in sorted(plan.materials.items()):
             if any(is_visible(material.role, p, frozenset(material.also)) for p in phases):
+                ctx.stop.check(f"asset {path} was checked")
                 evidence.check(f"asset {path}", partial(_asset, plan, path))
         held = _reserve(ctx, plan, phases[0], evidence_path.parent, disk, evidence)
     except OrchError as refusal:

@@ -16,10 +16,11 @@ from orchestrator.domain.records import ReplayPlan
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import ContainerLostError, GateRefusedError, InfrastructureError
 from orchestrator.evidence.apply import Applied, InvalidPatch, PatchDiffers, apply, copy_pristine
+from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.collect import Collected, collect_one, forged, published
 from orchestrator.evidence.context import Context, Outcome, container_name
 from orchestrator.evidence.rooms import Rooms, harness_mounts, host_mounts, writable_mounts
-from orchestrator.evidence.supervise import CappedLog, Ending, Watch
+from orchestrator.evidence.supervise import Ending, Watch
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Volume
 from orchestrator.sandbox import PHASE_LABEL, RUN_LABEL, asset_mounts, container_spec
@@ -56,7 +57,8 @@ def run(
 
     Raises:
         InfrastructureError: the machine would not start it, or a proven patch no longer applies.
-        InterruptedByOperator: asked twice; the container is left running, labelled.
+        InterruptedByOperator: a person asked for a stop before it began.
+        ContainerLeftRunning: asked twice.
     """
     with Rooms(ctx, host_folder(folder)) as rooms:
         replay = _Replay(ctx, plan, pack, folder, journal, rooms)
@@ -84,6 +86,9 @@ def resume(
         replay = _Replay(ctx, plan, pack, folder, journal, rooms)
         rooms.adopt(folder.workspace)
         out = rooms.adopt(folder.out)
+        seen = journal.view.last(Event.EXITED)
+        if seen is not None:
+            return _decide(replay, out, Ending.from_data(seen.data))
         log = CappedLog(folder.logs)
         rooms.defer(log.close)
         deadline_ns = int(started.data["deadline_boottime_ns"])
@@ -94,10 +99,14 @@ def resume(
 
 
 def _conclude(replay: _Replay, out: Volume, ending: Ending) -> Outcome:
+    """Record how a run ended, and go on from there."""
+    replay.journal.append(Event.EXITED, **ending.as_data())
+    _pin(replay, Event.EXITED)
+    return _decide(replay, out, ending)
+
+
+def _decide(replay: _Replay, out: Volume, ending: Ending) -> Outcome:
     """Say what a run came to, and collect what it published when it was had."""
-    if replay.journal.view.last(Event.EXITED) is None:
-        replay.journal.append(Event.EXITED, **ending.as_data())
-        _pin(replay, Event.EXITED)
     decided = verdict(ending.facts, ending.host_facts)
     if decided is Verdict.OPERATOR:
         spent = f"{ending.facts.duration_s:.0f} s"
@@ -142,6 +151,7 @@ def _lay_workspace(replay: _Replay, workspace: Volume) -> Outcome | None:
 
 def _start(replay: _Replay, cpuset: str) -> Watch:
     ctx, plan, rooms = replay.ctx, replay.plan, replay.rooms
+    ctx.stop.check("the run began")
     deadline_ns = ctx.clock.boottime_ns() + int(plan.wall * _NS)
     rooms.deadline(deadline_ns, plan.wall)
     container = ctx.engine.create(
@@ -246,6 +256,6 @@ def _pin(replay: _Replay, event: Event) -> None:
         CampaignEvent.HEAD,
         run_id=replay.plan.run_id,
         event=event.value,
-        seq=len(replay.journal.view.records) - 1,
+        seq=replay.journal.view.records[-1].seq,
         head=replay.journal.head,
     )

@@ -7,20 +7,22 @@ terminal event; a candidate's doing arrives as an ordinary outcome.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from orchestrator.domain.attempt import RunKind
+from orchestrator.domain.attempt import RunKind, TerminationReason
 from orchestrator.domain.outcome import HostFact
-from orchestrator.domain.records import AttemptPlan, ReplayPlan, ScoringPlan
+from orchestrator.domain.records import AttemptPlan, PhasePlan, ReplayPlan, ScoringPlan
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import (
     AssetMismatchError,
+    ContainerLeftRunning,
     ContainerLostError,
+    EngineUnavailableError,
     GateRefusedError,
     InfrastructureError,
     InterruptedByOperator,
     StorageFullError,
 )
 from orchestrator.evidence.context import Context, Outcome
-from orchestrator.lifecycle.machine import Event, State
+from orchestrator.lifecycle.machine import Event, State, is_terminal
 from orchestrator.phases import explore, gate, replay, score, submit, validate
 from orchestrator.pipeline.finish import finish_attempt, finish_replay, finish_scoring
 from orchestrator.ports import Agent
@@ -50,26 +52,24 @@ def drive_attempt(ctx: Context, folder: AttemptFolder, pack: Pack, agent: Agent)
         InterruptedByOperator: a person did; recorded, unless the container was left running.
     """
     plan = load(folder.plan, AttemptPlan)
-    journal = Journal(folder.journal, RunKind.ATTEMPT, plan.run_id, ctx.clock)
-    with _booked(ctx, journal, folder):
+    with _supervised(ctx, folder, plan) as journal:
         if journal.state is State.REGISTERED:
             _append(journal, explore.run(ctx, plan, pack, agent, folder, journal))
         if journal.state is State.CAPTURED:
             _append(journal, submit.run(folder))
-    return finish(ctx, folder)
+    return _state(journal)
 
 
 def drive_entered(ctx: Context, folder: AttemptFolder, entered: Outcome) -> State:
     """Take an attempt that enters half-way (a patch, checkpoints) to its submission."""
     plan = load(folder.plan, AttemptPlan)
-    journal = Journal(folder.journal, RunKind.ATTEMPT, plan.run_id, ctx.clock)
-    with _booked(ctx, journal, folder):
+    with _supervised(ctx, folder, plan) as journal:
         _append(journal, entered)
         if folder.submission.exists():
             _append(journal, submit.run(folder))
         else:
             journal.append(Event.SUBMITTED)
-    return finish(ctx, folder)
+    return _state(journal)
 
 
 def drive_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
@@ -80,9 +80,8 @@ def drive_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
         InterruptedByOperator: a person did.
     """
     plan = load(folder.plan, ReplayPlan)
-    journal = Journal(folder.journal, RunKind.REPLAY, plan.run_id, ctx.clock)
     need = plan.resources
-    with _booked(ctx, journal, folder):
+    with _supervised(ctx, folder, plan) as journal:
         journal.append(Event.GATE_STARTED)
         # Workspace, /out, and the collected copy of what /out may hold.
         phases = (Phase.REPLAY, Phase.VALIDATE)
@@ -92,7 +91,7 @@ def drive_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
             collected = journal.view.last(Event.COLLECTED)
             if journal.state is State.COLLECTED and collected is not None:
                 _append(journal, validate.run(ctx, plan, pack, folder, collected.data, held.cpuset))
-    return finish(ctx, folder)
+    return _state(journal)
 
 
 def resume_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
@@ -102,8 +101,7 @@ def resume_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
         InfrastructureError: it cannot be gone on with; recorded as its ending.
     """
     plan = load(folder.plan, ReplayPlan)
-    journal = Journal(folder.journal, RunKind.REPLAY, plan.run_id, ctx.clock)
-    with _booked(ctx, journal, folder):
+    with _supervised(ctx, folder, plan) as journal:
         match journal.state:
             case State.RUNNING:
                 _append(journal, replay.resume(ctx, plan, pack, folder, journal))
@@ -113,7 +111,7 @@ def resume_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
                 pass
         if journal.state is State.COLLECTED:
             _validate_again(ctx, plan, pack, folder, journal)
-    return finish(ctx, folder)
+    return _state(journal)
 
 
 def _validate_again(
@@ -134,12 +132,11 @@ def _validate_again(
 def drive_checkpoints(ctx: Context, folder: ReplayFolder, pack: Pack, entered: Outcome) -> State:
     """Take a replay that existing checkpoints were entered into through validation."""
     plan = load(folder.plan, ReplayPlan)
-    journal = Journal(folder.journal, RunKind.REPLAY, plan.run_id, ctx.clock)
-    with _booked(ctx, journal, folder):
+    with _supervised(ctx, folder, plan) as journal:
         _append(journal, entered)
         with gate.passed(ctx, plan, (Phase.VALIDATE,), folder.gate, 0) as held:
             _append(journal, validate.run(ctx, plan, pack, folder, entered.data, held.cpuset))
-    return finish(ctx, folder)
+    return _state(journal)
 
 
 def drive_scoring(ctx: Context, folder: ScoringFolder, pack: Pack) -> State:
@@ -150,9 +147,8 @@ def drive_scoring(ctx: Context, folder: ScoringFolder, pack: Pack) -> State:
         InterruptedByOperator: a person stopped it.
     """
     plan = load(folder.plan, ScoringPlan)
-    journal = Journal(folder.journal, RunKind.SCORING, plan.run_id, ctx.clock)
     evidence = folder.root / "gate.json"
-    with _booked(ctx, journal, folder):
+    with _supervised(ctx, folder, plan) as journal:
         journal.append(Event.GATE_STARTED)
         with gate.passed(ctx, plan, (Phase.SCORE,), evidence, plan.resources.disk) as held:
             journal.append(Event.GATE_PASSED, cpuset=held.cpuset)
@@ -164,10 +160,10 @@ def drive_scoring(ctx: Context, folder: ScoringFolder, pack: Pack) -> State:
                 CampaignEvent.HEAD,
                 run_id=plan.run_id,
                 event=outcome.event.value,
-                seq=len(journal.view.records) - 1,
+                seq=journal.view.records[-1].seq,
                 head=journal.head,
             )
-    return finish(ctx, folder)
+    return _state(journal)
 
 
 def crashes_before(folder: ScoringFolder, plan: ScoringPlan) -> dict[str, int]:
@@ -208,45 +204,63 @@ def _append(journal: Journal, outcome: Outcome) -> None:
     journal.append(outcome.event, **outcome.data)
 
 
+def _state(journal: Journal) -> State:
+    assert journal.state is not None  # noqa: S101 - it was registered
+    return journal.state
+
+
 @contextmanager
-def _booked(ctx: Context, journal: Journal, folder: RunFolder) -> Iterator[None]:
-    """Book what a phase raises as the run's ending, commit it, and raise it on.
+def _supervised(ctx: Context, folder: RunFolder, plan: PhasePlan) -> Iterator[Journal]:
+    """Be a run's one supervisor; commit its ending, also the one that an exception makes.
 
     A container that was left running on purpose stays the run's: no ending is booked then. An
     error of our own is the machine's doing too, never the candidate's.
+
+    Raises:
+        UsageError: another process supervises it; nothing was touched.
     """
-    ballast = folder.root / _BALLAST
-    make_ballast(ballast)
-    try:
-        with supervising(folder.root):
-            yield
-    except InterruptedByOperator as stop:
-        if not ctx.stop.leave:
-            _book(ctx, journal, folder, Outcome(Event.OPERATOR, {"message": str(stop)}))
-        raise
-    except Exception as failure:
-        if isinstance(failure, StorageFullError):
-            free_ballast(ballast)
-        fact = _FACTS.get(type(failure), HostFact.ORCHESTRATOR_FAILED.value)
-        data = {"fact": fact, "message": str(failure) or type(failure).__name__}
-        _book(ctx, journal, folder, Outcome(Event.INFRASTRUCTURE, data))
-        raise
+    with supervising(folder.root):
+        journal = Journal(folder.journal, KINDS[type(folder)], plan.run_id, ctx.clock)
+        ballast = folder.root / _BALLAST
+        try:
+            make_ballast(ballast)
+            yield journal
+        except ContainerLeftRunning:
+            raise
+        except InterruptedByOperator as stop:
+            book(ctx, journal, folder, Event.OPERATOR, message=str(stop))
+            raise
+        except Exception as failure:
+            if isinstance(failure, StorageFullError):
+                free_ballast(ballast)
+            fact = _FACTS.get(type(failure), HostFact.ORCHESTRATOR_FAILED.value)
+            message = str(failure) or type(failure).__name__
+            book(ctx, journal, folder, Event.INFRASTRUCTURE, fact=fact, message=message)
+            raise
+        finish(ctx, folder)
 
 
 _FACTS: dict[type[Exception], str] = {
     GateRefusedError: "gate_refused",
     AssetMismatchError: "asset_mismatch",
     ContainerLostError: HostFact.CONTAINER_LOST.value,
+    EngineUnavailableError: "engine_unavailable",
     StorageFullError: HostFact.HOST_DISK_FULL.value,
     InfrastructureError: "infrastructure",
 }
 
 
-def _book(
-    ctx: Context,
-    journal: Journal,
-    folder: RunFolder,
-    outcome: Outcome,
-) -> None:
-    _append(journal, outcome)
+_REASONS = {
+    Event.OPERATOR: TerminationReason.OPERATOR_INTERRUPT,
+    Event.INFRASTRUCTURE: TerminationReason.RUNTIME_FAILURE,
+}
+
+
+def book(ctx: Context, journal: Journal, folder: RunFolder, event: Event, **data: str) -> None:
+    """End a run by what no phase decided; one that has ended already keeps its ending."""
+    kind = KINDS[type(folder)]
+    if kind is RunKind.ATTEMPT:
+        data["reason"] = _REASONS[event].value
+    if not is_terminal(kind, _state(journal)):
+        journal.append(event, **data)
     finish(ctx, folder)

@@ -41,7 +41,7 @@ class _Due:
 def state_after(kind: RunKind, view: JournalView, record: Record) -> State:
     """Return the state right after ``record``."""
     state: State | None = None
-    for earlier in view.records[: record.seq + 1]:
+    for earlier in view.records[: record.seq]:
         state = advance(kind, state, earlier.event)
     assert state is not None  # noqa: S101 - the record itself is in the journal
     return state

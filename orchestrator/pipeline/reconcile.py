@@ -120,10 +120,9 @@ def _end(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:
             if left is not None:
                 left.close()
         message = "orch was killed while it supervised this run"
-        Journal(folder.journal, kind, plan.run_id, ctx.clock).append(
-            Event.INFRASTRUCTURE, fact=HostFact.ORCHESTRATOR_FAILED.value, message=message
-        )
-        drive.finish(ctx, folder)
+        journal = Journal(folder.journal, kind, plan.run_id, ctx.clock)
+        fact = HostFact.ORCHESTRATOR_FAILED.value
+        drive.book(ctx, journal, folder, Event.INFRASTRUCTURE, fact=fact, message=message)
     ctx.say(f"{folder.root}: ended, {message}")
 
 
