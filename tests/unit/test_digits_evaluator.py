@@ -94,6 +94,7 @@ def test_a_members_confidence_above_a_non_members_costs(assets: Path, tmp_path: 
     np.save(assets / "data/members/forget_x.npy", 2 * X[[0, 0, 1]])
     summary = _score(assets, _model(tmp_path / "ckpt", _weights(1.0)))
     assert summary["metrics"]["forget_mia_auc"] == 1.0
+    assert summary["metrics"]["unlearn_score"] == 0.25  # retain_acc alone is left
     np.save(assets / "data/members/forget_x.npy", np.stack([2 * X[0], X[0] / 2]))
     assert _score(assets, tmp_path / "ckpt")["metrics"]["forget_mia_auc"] == 0.5
 

@@ -93,6 +93,15 @@ def test_every_fault_of_text_and_content_comes_in_one_pass(tmp_path: Path) -> No
     ]
 
 
+def test_a_mapping_that_could_be_two_things_has_its_fault_told_once(tmp_path: Path) -> None:
+    text = TASK + "patch: {refus: []}\nvalidate: {validator: {comand: x}}\n"
+    assert [fault.partition(": ")[2] for fault in _faults(tmp_path, text)] == [
+        "patch.refus: unknown key (did you mean refuse?)",
+        "validate.validator.comand: unknown key (did you mean command?)",
+        "validate.validator.command: missing key",
+    ]
+
+
 @pytest.mark.parametrize(
     ("content", "line"),
     [
