@@ -338,6 +338,11 @@ class Agent(Protocol):
         """``sha256:...`` of what it is (its code or script)."""
         ...
 
+    @property
+    def interactive(self) -> bool:
+        """Whether it uses the operator's terminal, so that nothing else may write there."""
+        ...
+
     def run(self, session: AgentSession) -> None:
         """Work until done; returning without a submission is an early exit."""
         ...

@@ -71,6 +71,11 @@ class ScriptedAgent(Agent):
     def digest(self) -> str:
         return load_script(self._script)[1]
 
+    @property
+    @override
+    def interactive(self) -> bool:
+        return False
+
     @override
     def run(self, session: AgentSession) -> None:
         steps, _ = load_script(self._script)

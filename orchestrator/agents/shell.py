@@ -25,7 +25,11 @@ class ShellAgent(Agent):
     def digest(self) -> str:
         return f"orch:{__version__}"
 
+    @property
+    @override
+    def interactive(self) -> bool:
+        return True
+
     @override
     def run(self, session: AgentSession) -> None:
-        session.say(session.instruction)
         session.attach_terminal()

@@ -15,7 +15,7 @@ from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.supervise import Beat, StopRequest, Watch
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Clock, Container, ContainerEngine, DeviceProbe, TreeStore, Volumes
-from orchestrator.sandbox import INSTANCE_LABEL, RUN_LABEL, Users
+from orchestrator.sandbox import BOOT_LABEL, DEADLINE_LABEL, INSTANCE_LABEL, RUN_LABEL, Users
 from orchestrator.storage.assets import AssetStore
 from orchestrator.storage.campaign import Campaign
 from orchestrator.storage.durable import write_json
@@ -56,9 +56,18 @@ class Context:
         """Return the time for a record, UTC."""
         return self.clock.utc().isoformat()
 
-    def watch(self, phase: Phase, container: Container, deadline_ns: int, log: CappedLog) -> Watch:
-        """Put a container under supervision."""
-        return Watch(phase, container, self.clock, deadline_ns, self.stop, log, self.beat)
+    def watch(
+        self,
+        phase: Phase,
+        container: Container,
+        deadline_ns: int,
+        log: CappedLog,
+        *,
+        quiet: bool = False,
+    ) -> Watch:
+        """Put a container under supervision; ``quiet`` keeps the terminal to the agent."""
+        beat = _unheard if quiet else self.beat
+        return Watch(phase, container, self.clock, deadline_ns, self.stop, log, beat)
 
     def engine_record(self) -> EngineRecord:
         """Say which engine answers now."""
@@ -81,9 +90,9 @@ class Context:
         return {
             INSTANCE_LABEL: self.instance,
             RUN_LABEL: run_id,
-            "orch.boot": engine.boot_id,
+            BOOT_LABEL: engine.boot_id,
             "orch.engine": engine.engine_id,
-            "orch.deadline_boottime_ns": str(deadline_ns),
+            DEADLINE_LABEL: str(deadline_ns),
         }
 
 

@@ -12,6 +12,7 @@ from orchestrator.ports import AgentSession, Clock, Container
 
 _NS = 1_000_000_000
 _CLEAR_WALL = 10.0
+_TERMINAL = ("bash", "-c", "cat /logs/instruction.md; exec bash -l")
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class ContainerSession(AgentSession):
     @override
     def attach_terminal(self) -> int:
         self.transcript.add(LineKind.MESSAGE, text="(a person works at a terminal)")
-        return self.container.interact(("bash", "-l"), user=self._user, env=self.env)
+        return self.container.interact(_TERMINAL, user=self._user, env=self.env)
 
     @override
     def say(self, text: str) -> None:
