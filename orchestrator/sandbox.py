@@ -17,6 +17,8 @@ HOME = "/home/agent"
 INSTANCE_LABEL = "orch.instance"
 RUN_LABEL = "orch.run"
 PHASE_LABEL = "orch.phase"
+BOOT_LABEL = "orch.boot"
+DEADLINE_LABEL = "orch.deadline_boottime_ns"
 _INODE_BYTES = 4096
 
 _ENVIRONMENT: Mapping[str, str] = {

@@ -4,6 +4,8 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
+from threading import Thread
 from types import FrameType
 
 import structlog
@@ -59,25 +61,38 @@ def _clock(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
+_LEFT = "leaving the container running; the next writing command deals with it"
+
+
+def _cost(beat: Beat | None) -> str:
+    spent = "" if beat is None else f" after {_clock(beat.spent)} of {beat.phase}"
+    return (
+        f"stopping{spent}: it ends as terminal_operator, its time is spent and it is not "
+        "run again by itself; Ctrl-C once more leaves the container running instead"
+    )
+
+
 @contextmanager
 def interruptible(stop: StopRequest, progress: Progress) -> Iterator[None]:
     """Turn Ctrl-C and SIGTERM into a wish to stop, and say first what that costs."""
+    asked: SimpleQueue[int] = SimpleQueue()
 
     def ask(_number: int, _frame: FrameType | None) -> None:
-        if stop.ask() == 1:
-            beat = progress.latest
-            spent = "" if beat is None else f" after {_clock(beat.spent)} of {beat.phase}"
-            progress.say(
-                f"stopping{spent}: it ends as terminal_operator, its time is spent and it is not "
-                "run again by itself; Ctrl-C once more leaves the container running instead"
-            )
-        else:
-            progress.say("leaving the container running; the next writing command deals with it")
+        asked.put(stop.ask())
 
+    def tell() -> None:
+        """Say it in a thread: a signal may come in the middle of a line that is being printed."""
+        while number := asked.get():
+            progress.say(_cost(progress.latest) if number == 1 else _LEFT)
+
+    teller = Thread(target=tell, name="interrupts", daemon=True)
+    teller.start()
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
+        asked.put(0)
+        teller.join()
         progress.close()
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -39,7 +39,7 @@ _GOOD = frozenset({State.SUBMITTED, State.SCORED})
 
 
 @contextmanager
-def _working(context: typer.Context) -> Iterator[Context]:
+def _working(context: typer.Context, *, dry_run: bool = False) -> Iterator[Context]:
     """Wire everything up, deal with what an earlier command left, and watch for Ctrl-C."""
     call = invocation(context)
     logging.configure(call)
@@ -47,7 +47,8 @@ def _working(context: typer.Context) -> Iterator[Context]:
     with interruptible(stop, progress):
         ctx = wiring.context(call.settings, stop, progress.say, progress.beat)
         try:
-            reconcile(ctx)
+            if not dry_run:
+                reconcile(ctx)
             yield ctx
         finally:
             ctx.engine.close()
@@ -68,7 +69,7 @@ def explore(
     fail_on_behavior: FailOnBehavior = False,
 ) -> Exit:
     """Let an agent work on a task until it submits, gives up, or its time is over."""
-    with _working(context) as ctx:
+    with _working(context, dry_run=dry_run) as ctx:
         pack, plan = jobs.plan_explore(
             ctx, task, agent=agent, model=model, effort=effort, official=official
         )
@@ -95,7 +96,7 @@ def replay(
     fail_on_behavior: FailOnBehavior = False,
 ) -> Exit:
     """Run an attempt's candidate formally, then score it."""
-    with _working(context) as ctx:
+    with _working(context, dry_run=dry_run) as ctx:
         found = lookup.resolve(ctx.runs, attempt)
         if not isinstance(found, AttemptFolder):
             raise UsageError(f"{attempt} is not an attempt", remedy="orch status lists attempts")

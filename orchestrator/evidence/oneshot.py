@@ -75,7 +75,7 @@ class Check:
             InterruptedByOperator: the operator asked for a stop.
         """
         ctx = self.ctx
-        ctx.stop.check(f"the {self.phase} container of {tag}")
+        ctx.stop.check(f"the {self.phase} container of {tag} was made")
         out = rooms.scratch_folder(tag)
         deadline_ns = ctx.clock.boottime_ns() + int(wall * _NS)
         container = ctx.engine.create(self._spec(checkpoint, out, tag, deadline_ns, rooms))

@@ -21,6 +21,7 @@ from orchestrator.evidence.collect import Collected, collect_one, forged, publis
 from orchestrator.evidence.context import Context, Outcome, container_name
 from orchestrator.evidence.rooms import Rooms, harness_mounts, host_mounts, writable_mounts
 from orchestrator.evidence.supervise import Ending, Watch
+from orchestrator.evidence.walk import remove_tree
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Volume
 from orchestrator.sandbox import PHASE_LABEL, RUN_LABEL, asset_mounts, container_spec
@@ -221,7 +222,8 @@ def _collect(replay: _Replay, out: Volume) -> Outcome:
     for name in forged(out.path):
         replay.journal.append(Event.NOTED, audit="result_file_forgery", name=name)
     found, passed_over = select(published(out.path / "checkpoints"), deadline_ns=deadline_ns)
-    make_folder(folder.checkpoints, exist_ok=True)
+    remove_tree(folder.checkpoints)  # what a collection that was cut off has left
+    make_folder(folder.checkpoints)
     rows: list[dict[str, Any]] = []
     for numbered in found[:MAX_EXAMINED]:
         name = numbered.name.decode("ascii")

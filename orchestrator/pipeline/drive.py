@@ -57,7 +57,7 @@ def drive_attempt(ctx: Context, folder: AttemptFolder, pack: Pack, agent: Agent)
             _append(journal, explore.run(ctx, plan, pack, agent, folder, journal))
         if journal.state is State.CAPTURED:
             _append(journal, submit.run(folder))
-    return _state(journal)
+    return _ended(journal, folder)
 
 
 def drive_entered(ctx: Context, folder: AttemptFolder, entered: Outcome) -> State:
@@ -69,7 +69,7 @@ def drive_entered(ctx: Context, folder: AttemptFolder, entered: Outcome) -> Stat
             _append(journal, submit.run(folder))
         else:
             journal.append(Event.SUBMITTED)
-    return _state(journal)
+    return _ended(journal, folder)
 
 
 def drive_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
@@ -91,7 +91,7 @@ def drive_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
             collected = journal.view.last(Event.COLLECTED)
             if journal.state is State.COLLECTED and collected is not None:
                 _append(journal, validate.run(ctx, plan, pack, folder, collected.data, held.cpuset))
-    return _state(journal)
+    return _ended(journal, folder)
 
 
 def resume_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
@@ -111,7 +111,7 @@ def resume_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
                 pass
         if journal.state is State.COLLECTED:
             _validate_again(ctx, plan, pack, folder, journal)
-    return _state(journal)
+    return _ended(journal, folder)
 
 
 def _validate_again(
@@ -136,7 +136,7 @@ def drive_checkpoints(ctx: Context, folder: ReplayFolder, pack: Pack, entered: O
         _append(journal, entered)
         with gate.passed(ctx, plan, (Phase.VALIDATE,), folder.gate, 0) as held:
             _append(journal, validate.run(ctx, plan, pack, folder, entered.data, held.cpuset))
-    return _state(journal)
+    return _ended(journal, folder)
 
 
 def drive_scoring(ctx: Context, folder: ScoringFolder, pack: Pack) -> State:
@@ -163,7 +163,7 @@ def drive_scoring(ctx: Context, folder: ScoringFolder, pack: Pack) -> State:
                 seq=journal.view.records[-1].seq,
                 head=journal.head,
             )
-    return _state(journal)
+    return _ended(journal, folder)
 
 
 def crashes_before(folder: ScoringFolder, plan: ScoringPlan) -> dict[str, int]:
@@ -202,6 +202,31 @@ def finish(ctx: Context, folder: RunFolder) -> State:
 
 def _append(journal: Journal, outcome: Outcome) -> None:
     journal.append(outcome.event, **outcome.data)
+
+
+def _ended(journal: Journal, folder: RunFolder) -> State:
+    """Return how a run ended, where the candidate's doing ended it."""
+    last = journal.view.records[-1]
+    message = str(last.data.get("message", ""))
+    match last.event:
+        case Event.INFRASTRUCTURE:
+            raise InfrastructureError(message, remedy=f"try again: {_next(folder)}")
+        case Event.OPERATOR:
+            again = ' --again "REASON"' if isinstance(folder, ReplayFolder) else ""
+            raise InterruptedByOperator(message, remedy=f"start anew: {_next(folder)}{again}")
+        case _:
+            return _state(journal)
+
+
+def _next(folder: RunFolder) -> str:
+    """Name the command that gives a run another number."""
+    match folder:
+        case AttemptFolder():
+            return "orch explore"
+        case ReplayFolder():
+            return f"orch replay {folder.attempt.root}"
+        case ScoringFolder():
+            return f"orch score {folder.replay.root}"
 
 
 def _state(journal: Journal) -> State:

@@ -5,37 +5,28 @@ written and whose ``.complete`` was not is finished by doing this again.
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.domain.attempt import Entry, RunKind
-from orchestrator.domain.records import AttemptPlan, ReplayPlan, ScoringPlan
+from orchestrator.domain.records import AttemptPlan, PhasePlan, ReplayPlan, ScoringPlan
 from orchestrator.domain.roles import Phase
+from orchestrator.errors import EngineUnavailableError
 from orchestrator.evidence import statements
 from orchestrator.evidence.context import Context
+from orchestrator.evidence.statements import Due
 from orchestrator.lifecycle.machine import Event, State, advance
 from orchestrator.sandbox import RUN_LABEL
 from orchestrator.storage.campaign import CampaignEvent
 from orchestrator.storage.journal import JournalView, Record, read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
-from orchestrator.storage.receipt_folder import last_receipt, mint, write_complete
+from orchestrator.storage.receipt_folder import Minted, last_receipt, mint, write_complete
 from orchestrator.storage.records import load
-from receipts.statement import PhaseName
+from receipts.statement import PhaseName, RunName
 
 _REMOVERS = 4
 _ENDS = (Event.INFRASTRUCTURE, Event.OPERATOR)
-
-
-@dataclass(frozen=True, slots=True)
-class _Due:
-    """A receipt that the journal calls for: from which record to which, and what goes in."""
-
-    phase: PhaseName
-    first: Record
-    last: Record
-    materials: dict[str, str]
-    subjects: dict[str, str]
-    argv: tuple[str, ...] = ()
+_JUDGED = frozenset({Event.VALIDATED, Event.NO_CHECKPOINT, Event.NONE_VALID})
 
 
 def state_after(kind: RunKind, view: JournalView, record: Record) -> State:
@@ -51,123 +42,127 @@ def finish_attempt(ctx: Context, folder: AttemptFolder) -> None:
     """Mint an attempt's receipts and commit it."""
     plan = load(folder.plan, AttemptPlan)
     view = read_journal(folder.journal, RunKind.ATTEMPT)
-    due: list[_Due] = []
-    first = view.records[0]
-    if plan.entry is Entry.EXPLORE:
-        end = statements.event_of(view, Event.CAPTURED, Event.DECLINED, *_ENDS)
-        if end is not None:
-            materials = {
-                "task": plan.task_digest,
-                **statements.seen_by(plan, Phase.EXPLORE),
-            }
-            subjects = statements.candidate_subjects(folder)
-            due.append(_Due(PhaseName.EXPLORE, first, end, materials, subjects))
+    _mint(
+        ctx,
+        folder.receipts,
+        plan,
+        RunKind.ATTEMPT,
+        view,
+        _attempt_due(plan, view, folder),
+        statements.attempt_name(plan),
+        None,
+    )
+    _commit(ctx, plan.run_id, folder.receipts, folder.complete, None, view)
+
+
+def _attempt_due(plan: AttemptPlan, view: JournalView, folder: AttemptFolder) -> list[Due]:
+    basis = statements.basis(folder.plan, plan.task_digest)
+    due: list[Due] = []
+    end = statements.event_of(view, Event.CAPTURED, Event.DECLINED, *_ENDS)
+    if plan.entry is Entry.EXPLORE and end is not None:
+        due.append(
+            Due(
+                PhaseName.EXPLORE,
+                view.records[0],
+                end,
+                {
+                    **basis,
+                    "agent": plan.agent_digest,
+                    "harness": plan.harness_digest,
+                    **statements.seen_by(plan, Phase.EXPLORE),
+                },
+                statements.candidate_subjects(folder),
+                statements.limits(plan.resources, plan.wall, view.last(Event.EXPLORE_STARTED)),
+            )
+        )
     submitted = view.last(Event.SUBMITTED)
     if submitted is not None:
-        captured = statements.event_of(view, Event.CAPTURED) or first
-        materials = {"task": plan.task_digest}
-        materials |= {
-            name: f"sha256:{digest}"
-            for name, digest in statements.candidate_subjects(folder).items()
-        }
         due.append(
-            _Due(
+            Due(
                 PhaseName.SUBMIT,
-                captured,
+                view.last(Event.CAPTURED) or view.records[0],
                 submitted,
-                materials,
+                {**basis, **statements.candidate_materials(folder)},
                 statements.candidate_subjects(folder),
             )
         )
-    number = {PhaseName.EXPLORE: 1, PhaseName.SUBMIT: 2}
-    prev: str | None = None
-    for item in due:
-        said = statements.statement(
-            plan,
-            item.phase,
-            run=statements.attempt_name(plan),
-            view=view,
-            event=item.last,
-            state=state_after(RunKind.ATTEMPT, view, item.last),
-            materials=item.materials,
-            subjects=item.subjects,
-            prev=prev,
-            times=statements.times(item.first, item.last),
-        )
-        prev = mint(folder.receipts, number[item.phase], said, ctx.key).digest
-    _commit(ctx, plan.run_id, folder.receipts, folder.complete, None, view)
+    return due
 
 
 def finish_replay(ctx: Context, folder: ReplayFolder) -> None:
     """Mint a replay's receipts and commit it."""
     plan = load(folder.plan, ReplayPlan)
     view = read_journal(folder.journal, RunKind.REPLAY)
-    attempt = load(folder.attempt.plan, AttemptPlan)
-    shared = {"task": attempt.task_digest}
-    if plan.patch_sha256 is not None and plan.manifest_digest is not None:
-        shared |= {"patch": plan.patch_sha256, "manifest": plan.manifest_digest}
-    before = last_receipt(folder.attempt.receipts)
-    prev = None if before is None else before.digest
-    number = 3
-    for item in _replay_due(plan, view, folder, shared):
-        said = statements.statement(
-            plan,
-            item.phase,
-            run=statements.replay_name(folder, plan),
-            view=view,
-            event=item.last,
-            state=state_after(RunKind.REPLAY, view, item.last),
-            materials=item.materials,
-            subjects=item.subjects,
-            prev=prev,
-            times=statements.times(item.first, item.last),
-            argv=item.argv,
-        )
-        prev = mint(folder.receipts, number, said, ctx.key).digest
-        number += 1
+    _mint(
+        ctx,
+        folder.receipts,
+        plan,
+        RunKind.REPLAY,
+        view,
+        _replay_due(plan, view, folder),
+        statements.replay_name(folder, plan),
+        last_receipt(folder.attempt.receipts),
+    )
     _commit(ctx, plan.run_id, folder.receipts, folder.complete, None, view)
 
 
-def _replay_due(
-    plan: ReplayPlan, view: JournalView, folder: ReplayFolder, shared: dict[str, str]
-) -> list[_Due]:
-    """List the phases that happened, in order, each with the record that says how it came out."""
-    due: list[_Due] = []
-    gate = view.last(Event.GATE_STARTED)
-    run = view.last(Event.RUN_STARTED)
-    terminal = view.records[-1]
+def _replay_due(plan: ReplayPlan, view: JournalView, folder: ReplayFolder) -> list[Due]:
+    """List the phases that happened, in order; the last of them says how the replay ended."""
+    attempt = load(folder.attempt.plan, AttemptPlan)
+    basis = statements.basis(folder.plan, attempt.task_digest)
+    source = {
+        name: digest
+        for name, digest in (
+            ("patch", plan.patch_sha256),
+            ("manifest", plan.manifest_digest),
+            ("base", plan.base_digest),
+        )
+        if digest is not None
+    }
+    seen = statements.seen_by(plan, Phase.REPLAY)
+    gate, run = view.last(Event.GATE_STARTED), view.last(Event.RUN_STARTED)
+    collected, terminal = view.last(Event.COLLECTED), view.records[-1]
+    exited = view.last(Event.EXITED)
+    rows = () if collected is None else collected.data["checkpoints"]
+    taken = statements.checkpoint_subjects(rows)
+    due: list[Due] = []
     if gate is not None:
-        passed = view.last(Event.GATE_PASSED) or terminal
-        materials = {**shared, **statements.seen_by(plan, Phase.REPLAY)}
-        due.append(_Due(PhaseName.GATE, gate, passed, materials, statements.gate_subjects(folder)))
-    collected = view.last(Event.COLLECTED)
+        passed = (view.last(Event.GATE_PASSED) if run is not None else None) or terminal
+        materials = {**basis, **source, **seen}
+        due.append(Due(PhaseName.GATE, gate, passed, materials, statements.gate_subjects(folder)))
     if run is not None:
-        end = collected or view.last(Event.EXITED) or terminal
-        # What the run came to is in exited; where that is missing the terminal event says why.
-        rows = [] if collected is None else list(collected.data["checkpoints"])
         due.append(
-            _Due(
+            Due(
                 PhaseName.REPLAY,
                 run,
-                view.last(Event.EXITED) or end,
-                {**shared, **statements.seen_by(plan, Phase.REPLAY)},
-                statements.checkpoint_subjects(rows),
+                (exited or collected) if collected is not None else terminal,
+                {**basis, "harness": plan.harness_digest, **source, **seen},
+                taken,
+                statements.limits(plan.resources, plan.wall, run),
                 plan.argv,
+                exited,
             )
         )
-    if collected is not None and folder.artifacts.exists():
-        seen = statements.seen_by(plan, Phase.VALIDATE)
-        rows = list(collected.data["checkpoints"])
-        taken = {row["name"]: row["digest"] for row in rows if row.get("digest")}
-        due.append(
-            _Due(
-                PhaseName.VALIDATE,
-                collected,
-                terminal,
-                {"task": shared["task"], **seen, **taken},
-                statements.validation_subjects(folder),
-            )
+    if collected is None:
+        return due
+    if run is None:
+        due.append(Due(PhaseName.COLLECT, view.records[0], collected, basis, taken))
+    task = attempt.task
+    due.append(
+        Due(
+            PhaseName.VALIDATE,
+            collected,
+            terminal,
+            {
+                **basis,
+                "harness": plan.harness_digest,
+                **statements.seen_by(plan, Phase.VALIDATE),
+                **{row["name"]: row["digest"] for row in rows if row.get("digest")},
+            },
+            statements.validation_subjects(folder) if terminal.event in _JUDGED else {},
+            statements.limits(task.resources(Phase.VALIDATE), task.validate_.total_wall),
         )
+    )
     return due
 
 
@@ -175,31 +170,54 @@ def finish_scoring(ctx: Context, folder: ScoringFolder) -> None:
     """Mint a scoring's receipt and commit it."""
     plan = load(folder.plan, ScoringPlan)
     view = read_journal(folder.journal, RunKind.SCORING)
-    before = last_receipt(folder.replay.receipts)
+    due: list[Due] = []
     if view.last(Event.GATE_STARTED) is not None:
         materials = {
-            "task": plan.task_digest,
+            **statements.basis(folder.plan, plan.task_digest),
             "evaluator": plan.evaluator_digest,
             **statements.seen_by(plan, Phase.SCORE),
             **{c.name: c.digest for c in plan.checkpoints},
         }
-        terminal = view.records[-1]
-        said = statements.statement(
-            plan,
-            PhaseName.SCORE,
-            run=statements.scoring_name(folder, plan),
-            view=view,
-            event=terminal,
-            state=state_after(RunKind.SCORING, view, terminal),
-            materials=materials,
-            subjects=statements.score_subjects(folder, plan),
-            prev=None if before is None else before.digest,
-            times=statements.times(view.records[0], terminal),
+        due.append(
+            Due(
+                PhaseName.SCORE,
+                view.records[0],
+                view.records[-1],
+                materials,
+                statements.score_subjects(folder, plan),
+                statements.limits(plan.resources, plan.wall),
+            )
         )
-        number = 1 if before is None else before.number + 1
-        mint(folder.receipts, number, said, ctx.key)
+    _mint(
+        ctx,
+        folder.receipts,
+        plan,
+        RunKind.SCORING,
+        view,
+        due,
+        statements.scoring_name(folder, plan),
+        last_receipt(folder.replay.receipts),
+    )
     summary = folder.summary if folder.summary.exists() else None
     _commit(ctx, plan.run_id, folder.receipts, folder.complete, summary, view)
+
+
+def _mint(
+    ctx: Context,
+    folder: Path,
+    plan: PhasePlan,
+    kind: RunKind,
+    view: JournalView,
+    due: Sequence[Due],
+    run: RunName,
+    before: Minted | None,
+) -> None:
+    """Mint what is due, numbered on from the receipt before."""
+    for item in due:
+        state = state_after(kind, view, item.last)
+        prev = None if before is None else before.digest
+        said = statements.statement(plan, item, run=run, view=view, state=state, prev=prev)
+        before = mint(folder, 1 if before is None else before.number + 1, said, ctx.key)
 
 
 def _commit(
@@ -222,6 +240,13 @@ def _commit(
             state=None if view.state is None else view.state.value,
             head=view.head,
         )
+    try:
+        _remove_containers(ctx, run_id)
+    except EngineUnavailableError:
+        ctx.say("the engine is away; the next writing command removes the run's containers")
+
+
+def _remove_containers(ctx: Context, run_id: str) -> None:
     with ThreadPoolExecutor(max_workers=_REMOVERS) as removers:
         for removal in [removers.submit(c.remove) for c in ctx.engine.find({RUN_LABEL: run_id})]:
             removal.result()

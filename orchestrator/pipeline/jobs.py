@@ -81,6 +81,7 @@ def plan_explore(
 
 def explore(ctx: Context, pack: Pack, plan: AttemptPlan) -> tuple[AttemptFolder, State]:
     """Run a planned exploration to its submission."""
+    ctx.stop.check("an attempt was registered")
     agent = make_agent(plan.agent, pack)
     ctx.assets.verify(pack, (Phase.EXPLORE,), tree_digest)
     folder = register.register_attempt(ctx, plan)
@@ -185,6 +186,7 @@ def _replay_member(
     *,
     official: bool,
 ) -> Replayed:
+    ctx.stop.check("a replay was registered")
     plan = register.plan_replay(ctx, attempt, pack, series=series, again=again, official=official)
     folder = register.register_replay(ctx, attempt, plan)
     ctx.say(f"{folder.root.name} ({series.name})")
@@ -208,6 +210,7 @@ def score(
     ctx: Context, replayed: ReplayFolder, *, reference_run: bool, official: bool
 ) -> tuple[ScoringFolder, State]:
     """Score a replay's accepted checkpoints as a new numbered scoring."""
+    ctx.stop.check("a scoring was registered")
     pack = pack_of(replayed.attempt)
     plan = register.plan_scoring(
         ctx, replayed, pack, reference_run=reference_run, official=official

@@ -11,12 +11,19 @@ from orchestrator.domain.attempt import RunKind
 from orchestrator.domain.outcome import HostFact
 from orchestrator.domain.records import AttemptPlan, PhasePlan, ReplayPlan, ScoringPlan
 from orchestrator.domain.roles import Phase
-from orchestrator.errors import OrchError
+from orchestrator.errors import InterruptedByOperator, OrchError
 from orchestrator.evidence.context import Context
 from orchestrator.lifecycle.machine import Event, State, is_terminal
 from orchestrator.pipeline import drive
 from orchestrator.pipeline.register import pack_of
-from orchestrator.sandbox import PHASE_LABEL, RUN_LABEL
+from orchestrator.ports import Container
+from orchestrator.sandbox import (
+    BOOT_LABEL,
+    DEADLINE_LABEL,
+    INSTANCE_LABEL,
+    PHASE_LABEL,
+    RUN_LABEL,
+)
 from orchestrator.storage.journal import Journal, JournalView, read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
 from orchestrator.storage.records import load
@@ -47,14 +54,41 @@ def reconcile(ctx: Context) -> None:
     """End, collect or leave every run that nobody supervises; say what was done.
 
     A run folder that cannot be read is named and left as it is.
+
+    Raises:
+        InterruptedByOperator: a person asked for a stop meanwhile.
     """
     for folder in every_run(ctx):
         if folder.complete.exists() or is_supervised(folder.root):
             continue
         try:
             _reconcile(ctx, folder)
+        except InterruptedByOperator:
+            raise
         except OrchError as trouble:
             ctx.say(f"{folder.root}: {trouble}")
+    _sweep(ctx)
+
+
+def _sweep(ctx: Context) -> None:
+    """Remove containers that nothing waits for: of ended runs, or overdue ones of unknown runs."""
+    found = ctx.engine.find({INSTANCE_LABEL: ctx.instance})
+    if not found:
+        return
+    runs = {load(run.plan, _PLANS[type(run)]).run_id: run for run in every_run(ctx)}
+    for container in found:
+        run = runs.get(container.labels[RUN_LABEL])
+        if run is None and not _overdue(ctx, container):
+            continue
+        if run is None or run.complete.exists():
+            container.remove()
+
+
+def _overdue(ctx: Context, container: Container) -> bool:
+    """Tell whether a container's time is over; that of another boot is."""
+    if container.labels[BOOT_LABEL] != ctx.clock.boot_id():
+        return True
+    return ctx.clock.boottime_ns() >= int(container.labels[DEADLINE_LABEL])
 
 
 def _reconcile(ctx: Context, folder: drive.RunFolder) -> None:

@@ -24,7 +24,7 @@ from orchestrator.domain.roles import Phase, is_visible
 from orchestrator.domain.task import Resources, wall_settings
 from orchestrator.errors import TaskPackError, UsageError
 from orchestrator.evidence.context import Context, save
-from orchestrator.evidence.tree import tree_digest
+from orchestrator.evidence.tree import manifest_of, tree_digest
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.storage.campaign import CampaignEvent
 from orchestrator.storage.durable import make_folder
@@ -113,6 +113,7 @@ def plan_attempt(
         image=image_record(ctx, need.image),
         resources=need,
         materials=materials(ctx, pack, (phase,)),
+        harness_digest=harness_digest(ctx),
         wall=pack.spec.explore.wall,
         entry=entry,
         config=config.folder,
@@ -229,6 +230,7 @@ def plan_replay(
         image=image_record(ctx, need.image),
         resources=need,
         materials=materials(ctx, pack, (Phase.REPLAY, Phase.VALIDATE)),
+        harness_digest=harness_digest(ctx),
         wall=pack.spec.replay.wall,
         attempt_id=attempt.run_id,
         series=series.name,
@@ -325,6 +327,7 @@ def plan_scoring(
         image=image_record(ctx, need.image),
         resources=need,
         materials=materials(ctx, pack, (Phase.SCORE,)),
+        harness_digest=harness_digest(ctx),
         wall=pack.spec.score.wall,
         replay_id=plan.run_id,
         task_digest=pack.digest,
@@ -339,6 +342,11 @@ def plan_scoring(
         reference_run=reference_run,
         supersedes=supersedes,
     )
+
+
+def harness_digest(ctx: Context) -> str:
+    """Identify what orch mounts at ``/opt/harness``; byte code left by a test is no part of it."""
+    return manifest_of(ctx.harness, exclude=("__pycache__/",)).digest
 
 
 def evaluator_digest(pack: Pack) -> str:
