@@ -2,6 +2,7 @@
 
 BIN := .venv/bin
 SHELL_FILES := $(wildcard harness/*.sh scripts/*.sh) .ci/run
+PACKAGES := git e2fsprogs mmdebstrap debian-archive-keyring
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench setup lock clean everything
 MAKEFLAGS += --no-print-directory
@@ -10,11 +11,11 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1 /p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-8s %s\n' "$$name" "$$what"; done
 
 demo: setup  ## set up, then the main job on digits_class0 with a scripted agent
-	@scripts/debian_packages.sh git e2fsprogs mmdebstrap || echo "going on without"
+	@scripts/debian_packages.sh $(PACKAGES) || echo "going on without"
 	@scripts/with_engine.sh scripts/demo.sh
 
 test: setup  ## every check and every test, those against a real engine included
-	@scripts/debian_packages.sh git e2fsprogs mmdebstrap shellcheck || echo "tests that need them are skipped"
+	@scripts/debian_packages.sh $(PACKAGES) shellcheck || echo "tests that need them are skipped"
 	@scripts/with_engine.sh $(MAKE) everything
 
 everything: check
@@ -27,7 +28,7 @@ check: setup  ## format, lint, types, import contracts, unit and property tests;
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@scripts/debian_packages.sh shellcheck || echo "shellcheck is skipped"
-	if command -v shellcheck; then shellcheck $(SHELL_FILES); fi
+	if command -v shellcheck > /dev/null; then shellcheck $(SHELL_FILES); fi
 	$(BIN)/pytest tests/unit tests/property
 
 bench: setup  ## the whole pipeline against the same number of bare containers

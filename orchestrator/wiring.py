@@ -77,6 +77,7 @@ def context(
     from orchestrator.storage.durable import make_folder
     from orchestrator.storage.layout import RunsFolder
     from orchestrator.storage.ledger import Capacity, Ledger
+    from orchestrator.storage.probe import require_file_system
     from receipts.errors import KeyUnusableError
     from receipts.keys import load_or_create, publish
 
@@ -85,7 +86,9 @@ def context(
     abilities = found.abilities()
     runs = RunsFolder(settings.runs)
     settings.runs.parent.mkdir(parents=True, exist_ok=True)
-    make_folder(settings.runs, exist_ok=True)
+    if not settings.runs.is_dir():
+        make_folder(settings.runs, exist_ok=True)
+        require_file_system(settings.runs)
     try:
         key = load_or_create(settings.home)
         publish(key, runs.keys)
