@@ -108,7 +108,9 @@ _MAGIC: Mapping[RefusedContent, tuple[tuple[int, bytes], ...]] = MappingProxyTyp
             (0, b"\x7fELF"),
             (0, b"\xca\xfe\xba\xbe"),
             (0, b"\0asm"),
-            (2, b"\r\r\n\0"),  # CPython's own, after two bytes of version
+            (2, b"\r\n\0\0\0\0"),  # CPython's: two bytes of version, CR LF, four of flags
+            (2, b"\r\n\1\0\0\0"),
+            (2, b"\r\n\3\0\0\0"),
         ),
     }
 )
@@ -117,17 +119,18 @@ _MAGIC: Mapping[RefusedContent, tuple[tuple[int, bytes], ...]] = MappingProxyTyp
 def measure(sections: Iterable[Section]) -> Figures:
     """Measure what a patch adds."""
     compressor = zlib.compressobj()
-    compressed = expanded = 0
+    text = deflated = binary_deflated = binary = 0
     for section in sections:
         names = sorted(section.paths) if section.creates else []
         if lines := [*names, *section.added]:
-            text = b"\n".join(lines) + b"\n"
-            compressed += len(compressor.compress(text))
-            expanded += len(text)
-        compressed += section.binary_size
-        expanded += section.binary_result
-    # zlib makes eight bytes of nothing; nothing added is nothing.
-    return Figures(compressed + len(compressor.flush()) if expanded else 0, expanded)
+            added = b"\n".join(lines) + b"\n"
+            deflated += len(compressor.compress(added))
+            text += len(added)
+        binary_deflated += section.binary_size
+        binary += section.binary_result
+    if text:  # of nothing, zlib makes eight bytes
+        deflated += len(compressor.flush())
+    return Figures(deflated + binary_deflated, text + binary)
 
 
 def judge_size(policy: Policy, figures: Figures) -> tuple[PolicyViolation, ...]:

@@ -325,6 +325,7 @@ CUT = "\\ No newline at end of file\n"
         "\n",
         "--- a/run.sh\n+++ b/run.sh\n",
     ],
+    ids=range(27),
 )
 def test_PA_09_a_patch_that_reaches_out_is_refused_before_any_write(
     box: Path, pristine: Path, text: str

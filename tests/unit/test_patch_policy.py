@@ -1,0 +1,159 @@
+"""What a patch says of itself, and what a task lets it carry."""
+
+import base64
+import os
+import struct
+import zlib
+
+import pytest
+
+from orchestrator.domain.task import PatchPolicy, RefusedContent
+from orchestrator.evidence.apply import InvalidPatch, screen
+from orchestrator.evidence.patch import PatchFault, parse
+from orchestrator.evidence.policy import (
+    CEILING,
+    Figures,
+    Rule,
+    judge_content,
+    judge_size,
+    measure,
+)
+from orchestrator.evidence.tree import Entry, Kind
+
+POLICY = PatchPolicy()
+
+
+def entry(path: bytes) -> Entry:
+    return Entry(path, Kind.FILE, "100644", 5, "0" * 64)
+
+
+def new_file(path: str, *lines: bytes) -> bytes:
+    head = f"diff --git a/{path} b/{path}\nnew file mode 100644\n"
+    if not lines:
+        return (head + f"index {'0' * 40}..{'e' * 40}\n").encode()
+    hunk = f"--- /dev/null\n+++ b/{path}\n@@ -0,0 +1,{len(lines)} @@\n"
+    return (head + hunk).encode() + b"".join(b"+" + line + b"\n" for line in lines)
+
+
+def base85_rows(data: bytes) -> bytes:
+    rows = []
+    for at in range(0, len(data), 52):
+        row = data[at : at + 52]
+        size = chr(len(row) + (64 if len(row) <= 26 else 70))
+        rows.append(size.encode() + base64.b85encode(row, pad=True) + b"\n")
+    return b"".join(rows) + b"\n"
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 0x7F:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def binary(path: str, kind: str, size: int, deflated: bytes) -> bytes:
+    head = f"diff --git a/{path} b/{path}\nindex {'1' * 40}..{'2' * 40} 100644\nGIT binary patch\n"
+    return (head + f"{kind} {size}\n").encode() + base85_rows(deflated)
+
+
+def test_base85_hidden_in_source_is_too_much() -> None:
+    text = base64.b85encode(os.urandom(3 * 1024**2))
+    lines = [text[at : at + 79] for at in range(0, len(text), 79)]
+    violations = judge_size(POLICY, measure(parse(new_file("m.py", *lines))))
+    assert [violation.rule for violation in violations] == [Rule.COMPRESSED]
+    assert violations[0].figure > 2 * 1024**2
+    assert violations[0].limit == 256 * 1024
+
+
+def test_names_of_empty_files_count() -> None:
+    patch = b"".join(new_file(os.urandom(120).hex()) for _ in range(4500))
+    figures = measure(parse(patch))
+    assert figures.compressed > 500_000
+    assert judge_size(POLICY, figures)
+
+
+def test_a_bomb_in_a_binary_hunk_is_seen_without_inflating_it() -> None:
+    bomb = zlib.compress(bytes(1024**2))
+    literal = measure(parse(binary("b", "literal", 400 * 1024**2, bomb)))
+    assert literal == Figures(len(bomb), 400 * 1024**2)
+    delta = zlib.compress(varint(5) + varint(1 << 33) + b"\x91\x00\x05")
+    figures = measure(parse(binary("b", "delta", 12, delta)))
+    assert figures.expanded == 1 << 33
+    for policy in (POLICY, "off"):
+        refused = screen(binary("b", "delta", 12, delta), policy=policy)
+        assert isinstance(refused, InvalidPatch)
+        assert Rule.EXPANDED in {violation.rule for violation in refused.violations}
+
+
+def test_the_ceiling_holds_with_the_policy_off() -> None:
+    assert judge_size("off", Figures(CEILING, CEILING)) == ()
+    assert [v.rule for v in judge_size("off", Figures(0, CEILING + 1))] == [Rule.EXPANDED]
+
+
+def test_limits_are_inclusive() -> None:
+    exact = Figures(POLICY.max_compressed, POLICY.max_expanded)
+    assert judge_size(POLICY, exact) == ()
+    over = Figures(exact.compressed + 1, exact.expanded + 1)
+    assert {v.rule for v in judge_size(POLICY, over)} == {Rule.COMPRESSED, Rule.EXPANDED}
+
+
+def test_nothing_added_measures_nothing() -> None:
+    gone = (
+        b"diff --git a/x b/x\ndeleted file mode 100644\n--- a/x\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
+    )
+    assert measure(parse(gone)) == Figures(0, 0)
+    assert measure(()) == Figures(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "head", "rule"),
+    [
+        (b"a/M.SafeTensors", b"", Rule.WEIGHTS),
+        (b"w.npz", b"", Rule.WEIGHTS),
+        (b"rows.jsonl", b"", Rule.DATA),
+        (b"x.so", b"", Rule.BYTECODE),
+        (b"innocent.py", b"\x93NUMPY\x01", Rule.WEIGHTS),
+        (b"innocent.py", b"PK\x03\x04", Rule.DATA),
+        (b"innocent.py", struct.pack("<Q", 99) + b'{"a', Rule.WEIGHTS),
+        (b"innocent.py", b"\x7fELF", Rule.BYTECODE),
+        (b"innocent.py", b"\xa7\x0d\x0d\x0a" + bytes(12), Rule.BYTECODE),
+        (b"train.py", b"import numpy", None),
+        (b"config.json", b"{}", None),
+    ],
+)
+def test_content_is_known_by_name_and_by_magic(path: bytes, head: bytes, rule: Rule | None) -> None:
+    violations = judge_content(POLICY, [entry(path)], lambda _: head)
+    assert [violation.rule for violation in violations] == ([rule] if rule else [])
+    assert judge_content("off", [entry(path)], lambda _: head) == ()
+
+
+def test_a_task_may_refuse_less() -> None:
+    policy = PatchPolicy(refuse=(RefusedContent.BYTECODE,))
+    assert judge_content(policy, [entry(b"a.csv")], lambda _: b"") == ()
+
+
+def test_every_rule_is_one_of_the_task_s_words() -> None:
+    assert {kind.value for kind in RefusedContent} <= {rule.value for rule in Rule}
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        new_file("x", b"a", b"b")[:-1],
+        new_file("x", b"a", b"b")[:-3],
+        new_file("x", b"a").replace(b"+1,1", b"+1,2"),
+        new_file("x", b"a").replace(b"\n", b"\r\n"),
+        new_file("x", b"a") + b" trailing\n",
+        binary("b", "literal", 3, zlib.compress(b"abc")).replace(b"\n\n", b"\n"),
+        binary("b", "literal", 3, b"")[:-1],
+        binary("b", "delta", 3, b"not zlib"),
+        binary("b", "literal", 3, zlib.compress(b"abc"))[:-3] + b"\n\n",
+        b"diff --git a/x b/x\nindex zz..zz\n",
+        b"diff --git a/x b/x\nsimilarity index 100%\nrename from .git/x\nrename to x\n",
+    ],
+    ids=range(11),
+)
+def test_a_damaged_patch_is_a_fault(patch: bytes) -> None:
+    with pytest.raises(PatchFault):
+        parse(patch)
