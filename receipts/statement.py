@@ -28,6 +28,7 @@ class PhaseName(StrEnum):
     SUBMIT = "submit"
     GATE = "gate"
     REPLAY = "replay"
+    COLLECT = "collect"
     VALIDATE = "validate"
     SCORE = "score"
 

@@ -76,6 +76,8 @@ class PhasePlan(Strict):
     image: ImageRecord
     resources: Resources
     materials: dict[str, Material]
+    harness_digest: str
+    """Identity of what orch mounts at ``/opt/harness``, all of it."""
     wall: float
 
 

@@ -4,6 +4,7 @@ So minting after a crash gives the same bytes as minting before it.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from typing import Any
 from orchestrator.domain.records import (
     Artifacts,
     AttemptPlan,
-    GateRecord,
     PhasePlan,
     ReplayPlan,
     ScoringPlan,
+    Submission,
 )
 from orchestrator.domain.roles import Phase, is_visible
+from orchestrator.domain.task import Resources
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.storage.journal import JournalView, Record
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder, number_of
@@ -31,6 +33,7 @@ from receipts.statement import (
     PhaseName,
     PhasePredicate,
     RunName,
+    Scalar,
     Statement,
     Subject,
     SubjectDigest,
@@ -41,59 +44,73 @@ _REASON_KEYS = ("reason", "message")
 _LIFTED = frozenset({"exit", "host_facts", "contested", "reason", "message", "started", "ended"})
 
 
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A receipt that a journal calls for.
+
+    Attributes:
+        first: the journal record the phase began with.
+        last: the one that says how it came out.
+        materials: name to digest of everything the phase took in.
+        subjects: name to sha256 (hexadecimal) of everything it gave out.
+        limits: what its container ran under; empty where there was none.
+        exited: the record that holds the exit facts, where it is another than ``last``.
+    """
+
+    phase: PhaseName
+    first: Record
+    last: Record
+    materials: Mapping[str, str]
+    subjects: Mapping[str, str]
+    limits: Mapping[str, Scalar] = field(default_factory=dict)
+    argv: tuple[str, ...] = ()
+    exited: Record | None = None
+
+
 def statement(
-    plan: PhasePlan,
-    phase: PhaseName,
-    *,
-    run: RunName,
-    view: JournalView,
-    event: Record,
-    state: State,
-    materials: Mapping[str, str],
-    subjects: Mapping[str, str],
-    prev: str | None,
-    times: Times,
-    argv: tuple[str, ...] = (),
+    plan: PhasePlan, due: Due, *, run: RunName, view: JournalView, state: State, prev: str | None
 ) -> Statement:
     """Put a phase's statement together.
 
     Args:
-        plan: where image, engine, limits and relaxations come from.
-        event: the journal record that says how the phase came out.
-        state: the run's state after it.
-        materials: name to digest of everything the phase took in.
-        subjects: name to sha256 (hexadecimal) of everything it gave out.
+        plan: where image, engine and relaxations come from.
+        due: what the journal calls for.
+        state: the run's state after ``due.last``.
         prev: digest of the payload before, None for the first.
     """
-    last = view.records[-1]
+    head = view.records[-1]
     return Statement(
         subject=tuple(
             Subject(name=name, digest=SubjectDigest(sha256=sha256))
-            for name, sha256 in sorted(subjects.items())
+            for name, sha256 in sorted(due.subjects.items())
         ),
         predicate=PhasePredicate(
-            phase=phase,
+            phase=due.phase,
             run=run,
             official=plan.official,
             relaxations=plan.relaxations,
-            materials=dict(materials),
-            argv=argv,
-            limits=limits(plan),
+            materials=dict(due.materials),
+            argv=due.argv,
+            limits=dict(due.limits),
             image=Image(**plan.image.model_dump()),
             runtime="runc",
             engine=Engine(**plan.engine.model_dump()),
-            outcome=outcome(event, state),
-            times=times,
+            outcome=outcome(due.last, state, due.exited),
+            times=times(due.first, due.last),
             orchestrator=plan.version,
-            lifecycle=Lifecycle(seq=last.seq, head=view.head),
+            lifecycle=Lifecycle(seq=head.seq, head=view.head),
             prev=prev,
         ),
     )
 
 
-def limits(plan: PhasePlan) -> dict[str, str | int | float | bool | None]:
-    """Name the limits a phase ran under."""
-    need = plan.resources
+def limits(need: Resources, wall: float, started: Record | None = None) -> dict[str, Scalar]:
+    """Name the limits a phase ran under.
+
+    ``wall_s`` is in seconds, sizes are bytes. How the size of each writable folder was limited is
+    what the host could do; ``started`` says it.
+    """
+    sizes = {} if started is None else started.data.get("size_limits", {})
     return {
         "cpus": need.cpus,
         "memory": need.memory,
@@ -105,22 +122,24 @@ def limits(plan: PhasePlan) -> dict[str, str | int | float | bool | None]:
         "gpus": need.gpus,
         "network": "none",
         "read_only": need.read_only,
-        "wall_s": plan.wall,
+        "wall_s": wall,
+        **{f"size_limit:{target}": how for target, how in sizes.items()},
     }
 
 
-def outcome(event: Record, state: State) -> Outcome:
-    """Turn a journal record into a receipt's outcome."""
+def outcome(event: Record, state: State, exited: Record | None = None) -> Outcome:
+    """Turn a journal record into a receipt's outcome; exit facts may stand in another record."""
     data = event.data
-    exit_facts = data.get("exit")
+    facts = data if exited is None else exited.data
+    exit_facts = facts.get("exit")
     reason = next((str(data[key]) for key in _REASON_KEYS if data.get(key)), "")
     return Outcome(
         event=event.event.value,
         state=state.value,
         reason=reason,
         exit=None if exit_facts is None else ExitFacts(**exit_facts),
-        host_facts=tuple(data.get("host_facts", ())),
-        contested=tuple(data.get("contested", ())),
+        host_facts=tuple(facts.get("host_facts", ())),
+        contested=tuple(facts.get("contested", ())),
         details={key: value for key, value in data.items() if key not in _LIFTED},
     )
 
@@ -184,6 +203,20 @@ def scoring_name(folder: ScoringFolder, plan: ScoringPlan) -> RunName:
     )
 
 
+def basis(plan: Path, task_digest: str) -> dict[str, str]:
+    """Name what every phase rests on: the task, and the plan by the bytes of its file."""
+    return {"task": task_digest, "plan": f"sha256:{file_sha256(plan)}"}
+
+
+def candidate_materials(folder: AttemptFolder) -> dict[str, str]:
+    """Name what a submission takes in: the captured files, the tree they make, the tree before."""
+    files = {name: f"sha256:{digest}" for name, digest in candidate_subjects(folder).items()}
+    if not folder.submission.exists():
+        return files
+    submission = load(folder.submission, Submission)
+    return {**files, "manifest": submission.manifest_digest, "base": submission.base_digest}
+
+
 def candidate_subjects(folder: AttemptFolder) -> dict[str, str]:
     """Name what a submission gives out, those of its files that exist."""
     files = (folder.patch, folder.manifest, folder.submission)
@@ -222,11 +255,6 @@ def score_subjects(folder: ScoringFolder, plan: ScoringPlan) -> dict[str, str]:
     if folder.summary.exists():
         found["summary.json"] = file_sha256(folder.summary)
     return found
-
-
-def gate_passed(folder: ReplayFolder) -> bool:
-    """Tell whether the gate's evidence says it was passed."""
-    return folder.gate.exists() and load(folder.gate, GateRecord).passed
 
 
 def event_of(view: JournalView, *events: Event) -> Record | None:

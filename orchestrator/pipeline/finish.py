@@ -4,8 +4,8 @@ Everything here is computed from what is on disk and is idempotent: a run whose 
 written and whose ``.complete`` was not is finished by doing this again.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from orchestrator.domain.attempt import Entry, RunKind

@@ -142,6 +142,7 @@ class SampleRuns:
                 for path, role in ASSETS.items()
                 if role is not DataRole.FINAL
             },
+            "harness_digest": digest("harness"),
             "wall": 14400.0,
         }
 
