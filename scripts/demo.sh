@@ -16,7 +16,8 @@ first_id() {  # of a JSON list on standard input
 
 orch images build
 orch task prepare "$task"
-attempt=$(orch explore "$task" --agent scripted --model none --json | first_id)
+explored=$(orch explore "$task" --agent scripted --model none --json)
+attempt=$(first_id <<< "$explored")
 orch replay "$attempt"
 orch status
 orch report "$attempt"
