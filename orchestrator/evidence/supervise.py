@@ -91,13 +91,10 @@ class KillLedger:
 
     def killer(self, end: ContainerEnd | None) -> KilledBy:
         """Tell who sent a deadly signal, from what the engine saw and what we sent."""
-        seen = [] if end is None else list(end.signals)
-        for signal in self.sent:
-            if signal in seen:
-                seen.remove(signal)
-        if self.sent:
-            return KilledBy.ORCHESTRATOR
-        return KilledBy.THIRD_PARTY if seen else KilledBy.NOBODY
+        seen = () if end is None else end.signals
+        if seen and not set(seen) & set(self.sent):
+            return KilledBy.THIRD_PARTY
+        return KilledBy.ORCHESTRATOR if self.sent else KilledBy.NOBODY
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,11 @@ from orchestrator.domain.container import ContainerSpec, Mount
 from orchestrator.domain.outcome import Sign, StopReason
 from orchestrator.domain.records import AttemptPlan, LeftOutRecord, Submission, ViolationRecord
 from orchestrator.domain.roles import Phase
-from orchestrator.errors import InfrastructureError
+from orchestrator.errors import (
+    ContainerLostError,
+    EngineUnavailableError,
+    InfrastructureError,
+)
 from orchestrator.evidence.apply import copy_pristine
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed, capture
@@ -270,11 +274,18 @@ class _Exploration:
             self._handle(request, watch)
         elif self.ctx.clock.boottime_ns() >= self.deadline_ns:
             self._take_by_host(TerminationReason.PHASE_DEADLINE, watch)
-        elif not worker.is_alive() and not self.ctx.stop.asked:
+        elif not worker.is_alive() and not self.ctx.stop.asked and self._still_runs():
             if self.failure is not None and not self.stopping.is_set():
                 raise self.failure
             self._take_by_host(TerminationReason.AGENT_EARLY_EXIT, watch)
         return self.outcome is not None
+
+    def _still_runs(self) -> bool:
+        """Tell whether the agent ended by itself; a container that ended is for the watch to see."""
+        try:
+            return not self.container.state().ended
+        except (ContainerLostError, EngineUnavailableError):
+            return False
 
     def _handle(self, request: Request, watch: Watch) -> None:
         if request.action is Action.NO_CANDIDATE:

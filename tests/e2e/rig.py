@@ -1,4 +1,4 @@
-"""A bench for whole runs: a small task pack in a folder of its own, and ``orch`` as a person types it.
+"""A bench for whole runs: a small task pack in a folder of its own, and ``orch`` as it is typed.
 
 Science here takes milliseconds: ``run.sh`` is the test's own text, the validator accepts any folder
 that holds ``weights.txt``, the scorer reads its number.
@@ -9,16 +9,26 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
+from orchestrator import wiring
+from orchestrator.config import Settings
+from orchestrator.evidence.context import Context
+from orchestrator.evidence.supervise import StopRequest
 from orchestrator.evidence.tree import tree_digest
+from orchestrator.ports import Container
+from orchestrator.sandbox import INSTANCE_LABEL
 from orchestrator.storage.assets import AssetStore, seal
 from orchestrator.storage.pack import load_pack
+
+T = TypeVar("T")
 
 PUBLISH = """\
 publish() {
@@ -37,7 +47,7 @@ value=$(cat /ckpt/weights.txt)
 echo "{\\"status\\": \\"scored\\", \\"metrics\\": {\\"score\\": $value}}" > /out/summary.json
 """
 SUBMIT = ({"run": "echo '# changed' >> run.sh"}, {"run": "/opt/harness/submit.sh"})
-FINAL_TOKEN = "final-role-token-5f1c"
+FINAL_TOKEN = "final-role-token-5f1c"  # noqa: S105 - a marker to look for, no secret
 
 
 @dataclass(frozen=True)
@@ -144,6 +154,48 @@ class Rig:
     def _env(self) -> dict[str, str]:
         return {**os.environ, **self.variables}
 
+    def settings(self) -> Settings:
+        """What ``orch`` reads out of its environment here."""
+        return Settings.from_environment(self.variables)
+
+    @contextmanager
+    def context(self, stop: StopRequest | None = None) -> Iterator[Context]:
+        """What a command works with, wired up in this process."""
+        wired = wiring.context(
+            self.settings(), stop or StopRequest(), lambda _: None, lambda _: None
+        )
+        try:
+            yield wired
+        finally:
+            wired.engine.close()
+
+    def containers(self) -> list[Container]:
+        """Every container of this runs folder that the engine knows, ended ones too."""
+        with self.context() as ctx:
+            return list(ctx.engine.find({INSTANCE_LABEL: ctx.instance}))
+
+    def mounts(self) -> list[str]:
+        """Every mount below this bench."""
+        table = Path("/proc/self/mounts").read_text()
+        return [line.split()[1] for line in table.splitlines() if f" {self.root}/" in line]
+
+    def images(self) -> list[Path]:
+        """Every image file of a volume."""
+        return sorted(self.runs.rglob(".*.img"))
+
+    def leave(self, process: "subprocess.Popen[bytes]") -> None:
+        """Press Ctrl-C twice; two signals that are pending at once would count as one."""
+        kill_group(process, signal.SIGINT)
+        until(lambda: "stopping" in (self.runs / "orch.log").read_text())
+        kill_group(process, signal.SIGINT)
+
+    def nothing_left(self) -> None:
+        """Assert that what has ended has let go of everything it held."""
+        assert self.containers() == []
+        assert self.mounts() == []
+        assert self.images() == []
+        assert list((self.root / "host").glob("*.reservation")) == []
+
     def explore(self, pack: Path, *words: str) -> Path:
         """Explore and return the attempt's folder."""
         done = self.orch("explore", pack, "--json", *words)
@@ -154,7 +206,28 @@ class Rig:
         """Replay and return the newest replay's folder, whatever came of it."""
         done = self.orch("replay", attempt, *words)
         assert done.code == 0, done.err
-        return sorted(attempt.glob("replay-*"))[-1]
+        return max(attempt.glob("replay-*"))
+
+
+def until(seen: Callable[[], T], timeout: float = 60) -> T:
+    """Look again until ``seen`` gives something true, and return that."""
+    give_up = time.monotonic() + timeout
+    while not (found := seen()):
+        assert time.monotonic() < give_up, "it did not happen in time"
+        time.sleep(0.02)
+    return found
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Read every file below a folder."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def has(run: Path, event: str) -> bool:
+    """Tell whether a run's journal holds ``event``; a run that is not there yet holds none."""
+    journal = run / "lifecycle.jsonl"
+    return journal.exists() and f'"event":"{event}"' in journal.read_text()
 
 
 def events(run: Path) -> list[dict[str, Any]]:
