@@ -66,7 +66,7 @@ def context(
 
     Raises:
         EngineUnavailableError: no engine answers.
-        UsageError: the signing key cannot be used.
+        UsageError: one of the folders or the signing key cannot be used.
     """
     from orchestrator.adapters.git_store import GitTreeStore
     from orchestrator.adapters.loop_volumes import open_volumes
@@ -74,7 +74,7 @@ def context(
     from orchestrator.evidence.context import Context
     from orchestrator.storage.assets import AssetStore
     from orchestrator.storage.campaign import Campaign
-    from orchestrator.storage.durable import make_folder
+    from orchestrator.storage.durable import folder_faults, make_folder, require_writable
     from orchestrator.storage.layout import RunsFolder
     from orchestrator.storage.ledger import Capacity, Ledger
     from orchestrator.storage.probe import require_file_system
@@ -85,12 +85,19 @@ def context(
     found.identity()
     abilities = found.abilities()
     runs = RunsFolder(settings.runs)
-    settings.runs.parent.mkdir(parents=True, exist_ok=True)
-    if not settings.runs.is_dir():
-        make_folder(settings.runs, exist_ok=True)
-        require_file_system(settings.runs)
+    with folder_faults("the runs folder", settings.runs, "name another: --runs, or ORCH_RUNS"):
+        settings.runs.parent.mkdir(parents=True, exist_ok=True)
+        if not settings.runs.is_dir():
+            make_folder(settings.runs, exist_ok=True)
+            require_file_system(settings.runs)
+        require_writable(settings.runs)
+    ledger = Ledger(settings.host, Capacity(abilities.cpus, abilities.memory), clock)
+    with folder_faults("the host folder", settings.host, "name another: ORCH_HOST"):
+        ledger.make_folder()
+        require_writable(settings.host)
     try:
-        key = load_or_create(settings.home)
+        with folder_faults("the folder of keys", settings.home, "name another: ORCH_HOME"):
+            key = load_or_create(settings.home)
         publish(key, runs.keys)
     except KeyUnusableError as refusal:
         raise UsageError(str(refusal), remedy="see README, Receipts and keys") from refusal
@@ -102,7 +109,7 @@ def context(
         clock=clock,
         devices=NoDevices(),
         campaign=Campaign(runs.campaign, clock),
-        ledger=Ledger(settings.host, Capacity(abilities.cpus, abilities.memory), clock),
+        ledger=ledger,
         assets=AssetStore(settings.assets),
         users=users(),
         key=key,

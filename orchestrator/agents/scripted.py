@@ -14,6 +14,7 @@ from orchestrator.domain.task import Strict
 from orchestrator.errors import TaskPackError, UsageError
 from orchestrator.ports import Agent, AgentSession
 from orchestrator.storage.pack import Pack
+from receipts.model import faults
 
 
 class ScriptStep(Strict):
@@ -24,6 +25,7 @@ class ScriptStep(Strict):
     timeout: Annotated[Seconds, Field(gt=0)] | None = None
 
 
+_STEP = "a step is a mapping with say, run or both, and perhaps timeout"
 _STEPS: TypeAdapter[tuple[ScriptStep, ...]] = TypeAdapter(tuple[ScriptStep, ...])
 
 
@@ -39,8 +41,13 @@ def load_script(path: Path) -> tuple[tuple[ScriptStep, ...], str]:
         steps = _STEPS.validate_python(raw)
     except OSError as failure:
         raise TaskPackError(f"{path}: {failure.strerror}", remedy="name it in script:") from failure
-    except (yaml.YAMLError, ValidationError) as fault:
-        raise TaskPackError(f"{path} is not a list of steps: {fault}") from fault
+    except yaml.YAMLError as fault:
+        said = " ".join(str(fault).split())
+        raise TaskPackError(f"{path} is not YAML: {said}", remedy=_STEP) from fault
+    except ValidationError as fault:
+        raise TaskPackError(
+            f"{path} is not a list of steps: {faults(fault)}", remedy=_STEP
+        ) from fault
     return steps, "sha256:" + hashlib.sha256(data).hexdigest()
 
 

@@ -23,12 +23,21 @@ class _File:
     def __init__(self, path: Path, *, echo: bool) -> None:
         self._path = path
         self._echo = echo
+        self._lost = False
 
     def msg(self, line: str, *, said: str) -> None:
-        """Write ``line``; show ``said`` on the terminal where that was asked for."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="ascii") as file:
-            file.write(line + "\n")
+        """Write ``line``; show ``said`` on the terminal where that was asked for.
+
+        A log that cannot be written is complained of once; no run ends for it.
+        """
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="ascii") as file:
+                file.write(line + "\n")
+        except OSError as failure:
+            if not self._lost:
+                emit(f"orch: {self._path}: {failure.strerror}", to=Stream.ERR)
+            self._lost = True
         if self._echo:
             emit(said, to=Stream.ERR)
 
@@ -40,7 +49,7 @@ def configure(call: Invocation) -> None:
 
     Commands that do more than read call this first.
     """
-    path = call.settings.runs / LOG_NAME
+    file = _File(call.settings.runs / LOG_NAME, echo=call.verbose)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -49,7 +58,7 @@ def configure(call: Invocation) -> None:
             structlog.processors.format_exc_info,
             _rendered,
         ],
-        logger_factory=lambda *_names: _File(path, echo=call.verbose),
+        logger_factory=lambda *_names: file,
         cache_logger_on_first_use=False,
     )
 

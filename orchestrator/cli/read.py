@@ -3,6 +3,8 @@
 They append nothing, repair nothing and judge nothing.
 """
 
+import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -23,6 +25,7 @@ from orchestrator.report.overview import Row, overview
 from orchestrator.report.story import Moment, tell
 from orchestrator.report.text import one_line
 from orchestrator.report.views import AttemptView, attempts, read, read_attempt
+from orchestrator.storage.durable import folder_faults
 from orchestrator.storage.layout import RunsFolder
 from orchestrator.wiring import system_clock
 
@@ -37,7 +40,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 def status(context: typer.Context, *, json: Json = False) -> None:
     """List attempts with their state and best score."""
-    runs = RunsFolder(invocation(context).settings.runs)
+    runs = _runs(context)
     rows = overview(attempts(runs), now=system_clock().utc())
     if json:
         emit_json([row.document() for row in rows])
@@ -51,7 +54,7 @@ def status(context: typer.Context, *, json: Json = False) -> None:
 
 def show(context: typer.Context, run: Id, *, json: Json = False) -> None:
     """Show everything known of one run."""
-    view = read(lookup.resolve(RunsFolder(invocation(context).settings.runs), run))
+    view = read(lookup.resolve(_runs(context), run))
     if json:
         emit_json(document(view))
         return
@@ -69,7 +72,7 @@ def show(context: typer.Context, run: Id, *, json: Json = False) -> None:
 
 def lifecycle(context: typer.Context, run: Id, *, json: Json = False) -> None:
     """Tell the story of one run with its times."""
-    view = read(lookup.resolve(RunsFolder(invocation(context).settings.runs), run))
+    view = read(lookup.resolve(_runs(context), run))
     story = tell(view)
     if json:
         emit_json([moment.document() for moment in story])
@@ -89,7 +92,7 @@ def logs(
     json: Json = False,
 ) -> None:
     """Print what a run's container wrote."""
-    found = lookup.resolve(RunsFolder(invocation(context).settings.runs), run)
+    found = lookup.resolve(_runs(context), run)
     files = output_files(found)
     if raw:
         _copy_raw(files)
@@ -106,13 +109,26 @@ def logs(
 
 def report(context: typer.Context, run: Id, *, json: Json = False) -> None:
     """Write an attempt's report as one HTML file."""
-    found = lookup.resolve(RunsFolder(invocation(context).settings.runs), run)
+    found = lookup.resolve(_runs(context), run)
     view = read_attempt(lookup.attempt_of(found))
     path = write_report(view, now=system_clock().utc())
     if json:
         emit_json({"id": view.id, "report": str(path)})
     else:
         emit(str(path))
+
+
+def _runs(context: typer.Context) -> RunsFolder:
+    """Return the runs folder; one that is not there yet holds nothing.
+
+    Raises:
+        UsageError: it is no folder, or may not be read.
+    """
+    root = invocation(context).settings.runs
+    unusable = folder_faults("the runs folder", root, "name another: --runs, or ORCH_RUNS")
+    with unusable, contextlib.suppress(FileNotFoundError):
+        os.scandir(root).close()
+    return RunsFolder(root)
 
 
 def _told(moment: Moment) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from orchestrator.evidence.collect import Collected, collect_one
 from orchestrator.evidence.context import Context, Outcome
 from orchestrator.evidence.tree import tree_digest
 from orchestrator.lifecycle.machine import Event, State
+from orchestrator.phases import explore as explore_phase
 from orchestrator.phases.submit import enter_patch, judge_patch
 from orchestrator.pipeline import drive, reconcile, register
 from orchestrator.pipeline.register import pack_of
@@ -56,7 +57,7 @@ def plan_explore(
 
     Raises:
         UsageError: the agent or the model cannot be had.
-        TaskPackError: the pack is faulty.
+        TaskPackError: the pack is faulty, or its instruction does not render.
         AssetMismatchError: an asset is missing.
     """
     pack = load_pack(task)
@@ -76,6 +77,7 @@ def plan_explore(
         entry=Entry.EXPLORE,
         official=official,
     )
+    explore_phase.instruction(plan, pack)
     return pack, plan
 
 

@@ -65,7 +65,7 @@ def reconcile(ctx: Context) -> None:
             _reconcile(ctx, folder)
         except InterruptedByOperator:
             raise
-        except OrchError as trouble:
+        except (OrchError, OSError) as trouble:
             ctx.say(f"{folder.root}: {trouble}")
     _sweep(ctx)
 

@@ -16,13 +16,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from orchestrator.errors import StorageFullError, TaskPackError
+from orchestrator.errors import StorageFullError, TaskPackError, UsageError
 from receipts import reading
 from receipts.errors import MalformedError
 
 MAX_JSON = 64 * 1024**2
 BALLAST = 1024**2
 _STORAGE_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+_UNUSABLE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP}
+)
 _REMEDY = "free space on that file system (orch gc), then run the same command again"
 
 
@@ -35,6 +38,28 @@ def storage_faults(path: Path) -> Iterator[None]:
         if error.errno in _STORAGE_FAULTS:
             raise _storage_full(path, error) from error
         raise
+
+
+@contextmanager
+def folder_faults(what: str, folder: Path, remedy: str) -> Iterator[None]:
+    """Turn a folder of the operator's choice that cannot be used into ``UsageError``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNUSABLE:
+            raise
+        why = "not a folder" if error.errno == errno.EEXIST else error.strerror
+        raise UsageError(f"{what} {folder} cannot be used: {why}", remedy=remedy) from error
+
+
+def require_writable(folder: Path) -> None:
+    """Check that files can be made in ``folder``.
+
+    Raises:
+        PermissionError: they cannot, or its file system is mounted read-only.
+    """
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "it cannot be written to", str(folder))
 
 
 def write_file(path: Path, data: bytes, *, replace: bool = False, mode: int = 0o644) -> None:

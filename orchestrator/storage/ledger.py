@@ -131,7 +131,7 @@ class Ledger:
             StorageFullError: the ledger's own folder has no space.
         """
         self._refuse_if_too_large(claim)
-        self._make_folder()
+        self.make_folder()
         with self.alone():
             others = self._live(sweep=True)
             free = self._free_cpus(others)
@@ -174,7 +174,8 @@ class Ledger:
                 remedy=f"see who holds it: fuser -v {lock.lock_file}",
             ) from error
 
-    def _make_folder(self) -> None:
+    def make_folder(self) -> None:
+        """Make the ledger's folder, usable by every user, unless it is there."""
         missing = [p for p in (self._folder, *self._folder.parents) if not p.exists()]
         for folder in reversed(missing):
             durable.make_folder(folder, mode=_FOLDER_MODE, exist_ok=True)

@@ -149,7 +149,10 @@ def find_pack(path: Path) -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate.resolve()
-    raise UsageError(f"no task at {path}", remedy="orch task    lists the bundled ones")
+    known = [found.parent.name for found in bundled_packs()]
+    near = difflib.get_close_matches(str(path), known, n=3)
+    remedy = f"did you mean {' or '.join(near)}?" if near else "orch task lists the bundled ones"
+    raise UsageError(f"no task at {path}", remedy=remedy)
 
 
 def bundled_packs() -> tuple[Path, ...]:
