@@ -3,8 +3,21 @@
 No deadline in either: a test must not fail because the machine is busy.
 """
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+from orchestrator.evidence.walk import remove_tree
 
 settings.register_profile("default", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile("default")
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """Remove a test's folder with our own walk: pytest's cannot climb down 3,000 folders."""
+    yield tmp_path
+    remove_tree(tmp_path)
