@@ -137,6 +137,7 @@ class Watch:
         delay = _FIRST_RETRY_S
         while True:
             try:
+                self._api.incarnation()  # a knock that costs nothing while nobody is there
                 return ask()
             except ContainerLostError:
                 raise
@@ -208,6 +209,7 @@ class Watch:
         delay = _FIRST_RETRY_S
         while not self._closed.wait(delay):
             try:
+                self._api.incarnation()
                 self._events = self._open_events()
             except (InfrastructureError, EngineUnavailableError):
                 delay = min(2 * delay, _LAST_RETRY_S)

@@ -6,11 +6,13 @@ in-memory one.
 
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition
 
 from orchestrator.adapters.in_memory import Inside, Program
 from orchestrator.domain.container import ContainerSpec, Limits, Tmpfs
+from orchestrator.errors import ContainerLostError
 from orchestrator.ports import Container, ContainerEngine, LogSink
 
 KEEP_ALIVE = ("sh", "-c", "echo ready; while :; do sleep 1; done")
@@ -136,3 +138,9 @@ class Rig:
     def clean(self) -> None:
         for container in self._made:
             container.remove()
+
+    def settle(self) -> None:
+        """Let the watches of removed containers come to their conclusion."""
+        for container in self._made:
+            with suppress(ContainerLostError):
+                container.wait(60)
