@@ -23,9 +23,12 @@ from orchestrator.config import Settings
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.supervise import StopRequest
 from orchestrator.evidence.tree import tree_digest
+from orchestrator.lifecycle.machine import State
+from orchestrator.pipeline import jobs
 from orchestrator.ports import Container
 from orchestrator.sandbox import INSTANCE_LABEL
 from orchestrator.storage.assets import AssetStore, seal
+from orchestrator.storage.layout import AttemptFolder
 from orchestrator.storage.pack import load_pack
 
 T = TypeVar("T")
@@ -37,6 +40,15 @@ publish() {
 }
 """
 THREE = PUBLISH + "publish 10 0.1\npublish 20 0.3\npublish 30 0.2\n"
+
+NOTE = """\
+diff --git a/note.txt b/note.txt
+new file mode 100644
+--- /dev/null
++++ b/note.txt
+@@ -0,0 +1 @@
++changed
+"""
 
 VALIDATOR = """\
 if [ -f /ckpt/weights.txt ]; then echo '{"valid": true}' > /out/validation.json
@@ -195,6 +207,33 @@ class Rig:
         assert self.mounts() == []
         assert self.images() == []
         assert list((self.root / "host").glob("*.reservation")) == []
+
+    def enter(self, pack: Path) -> Path:
+        """Submit a small patch and return the attempt's folder; no container is needed."""
+        patch = self.root / "note.patch"
+        patch.write_text(NOTE)
+        with self.context() as ctx:
+            folder, state = jobs.submit_patch(ctx, pack, patch, official=False)
+        assert state is State.SUBMITTED
+        return folder.root
+
+    def run(self, run: str, **changes: Any) -> Path:
+        """Replay a pack with this ``run.sh`` through validation; return the replay's folder."""
+        attempt = self.enter(self.pack(run, **changes))
+        with self.context() as ctx:
+            return self.replay_in(ctx, attempt)
+
+    def replay_in(self, ctx: Context, attempt: Path) -> Path:
+        """Replay once more in this process; return the newest replay's folder."""
+        jobs.replay(
+            ctx,
+            AttemptFolder(attempt),
+            repeats=None,
+            again=None,
+            through=jobs.Through.VALIDATE,
+            official=False,
+        )
+        return max(attempt.glob("replay-*"))
 
     def explore(self, pack: Path, *words: str) -> Path:
         """Explore and return the attempt's folder."""

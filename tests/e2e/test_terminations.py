@@ -24,7 +24,7 @@ def only_attempt(rig: Rig) -> Path:
 def working(rig: Rig) -> Path:
     """Wait until the agent is at work, and return the attempt's folder."""
     attempt = only_attempt(rig)
-    until(lambda: (attempt / "out/begun").exists())
+    until((attempt / "out/begun").exists)
     return attempt
 
 
@@ -128,7 +128,7 @@ def test_runtime_failure_is_the_machines_and_can_be_run_again(rig: Rig) -> None:
     rig.nothing_left()
     again = rig.start("explore", pack)
     second = until(lambda: next(iter(rig.runs.glob("*/attempt-002")), None))
-    until(lambda: (second / "out/begun").exists())
+    until((second / "out/begun").exists)
     kill_group(again, signal.SIGINT)
     assert ended(again)[0] == 130
 
