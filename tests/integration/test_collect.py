@@ -3,6 +3,7 @@
 import hashlib
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,11 @@ MIB = 1024**2
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def out(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "out" / "checkpoints").mkdir(parents=True)
     (tmp_path / "kept").mkdir()
-    return tmp_path / "out"
+    yield tmp_path / "out"
+    remove_tree(tmp_path)  # pytest's own removal is recursive
 
 
 def make(out: Path, name: str, **files: bytes) -> Path:

@@ -24,7 +24,7 @@ from orchestrator.evidence.tree import (
     stat_identity,
     tree_digest,
 )
-from orchestrator.evidence.walk import PATH_LIMIT, TreeChangedError, Visit, walk
+from orchestrator.evidence.walk import PATH_LIMIT, TreeChangedError, Visit, remove_tree, walk
 
 
 def sha(data: bytes) -> str:
@@ -142,6 +142,7 @@ def test_what_lies_too_deep_is_listed_once(tmp_path: Path) -> None:
         here = below
     os.close(here)
     (left,) = manifest_of(tmp_path).left_out
+    remove_tree(tmp_path)  # pytest's own removal is recursive
     assert left.reason is Reason.TOO_DEEP
 
 
