@@ -22,6 +22,7 @@ from orchestrator.evidence.context import Context, Outcome, container_name
 from orchestrator.evidence.rooms import Rooms, harness_mounts, host_mounts, writable_mounts
 from orchestrator.evidence.supervise import Ending, Watch
 from orchestrator.evidence.walk import remove_tree
+from orchestrator.evidence.tree import encode_path
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Volume
 from orchestrator.sandbox import PHASE_LABEL, RUN_LABEL, asset_mounts, container_spec
@@ -219,14 +220,14 @@ def _collect(replay: _Replay, out: Volume) -> Outcome:
     deadline_ns = (
         ctx.clock.wall_ns() - ctx.clock.boottime_ns() + int(started.data["deadline_boottime_ns"])
     )
-    for name in forged(out.path):
-        replay.journal.append(Event.NOTED, audit="result_file_forgery", name=name)
     found, passed_over = select(published(out.path / "checkpoints"), deadline_ns=deadline_ns)
     remove_tree(folder.checkpoints)  # what a collection that was cut off has left
     make_folder(folder.checkpoints)
     rows: list[dict[str, Any]] = []
+    _note_forgeries(replay, out.path, "")
     for numbered in found[:MAX_EXAMINED]:
         name = numbered.name.decode("ascii")
+        _note_forgeries(replay, out.path, f"checkpoints/{name}/")
         got = collect_one(
             out.path / "checkpoints" / name,
             folder.checkpoints / name,
@@ -244,12 +245,18 @@ def _collect(replay: _Replay, out: Volume) -> Outcome:
             "checkpoints": rows,
             "unexamined": max(0, len(found) - MAX_EXAMINED),
             "ignored": [
-                {"name": p.name.decode("utf-8", "backslashreplace"), "reason": p.reason}
+                {"name": encode_path(p.name), "reason": p.reason}
                 for p in passed_over[:_MOST_LISTED]
             ],
             "ignored_count": len(passed_over),
         },
     )
+
+
+def _note_forgeries(replay: _Replay, out: Path, below: str) -> None:
+    """Note files that look like results of ours; nothing reads them."""
+    for name in forged(out / below):
+        replay.journal.append(Event.NOTED, audit="result_file_forgery", name=below + name)
 
 
 def _pin(replay: _Replay, event: Event) -> None:

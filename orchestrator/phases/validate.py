@@ -161,7 +161,8 @@ def _judge(validation: _Validation, row: Mapping[str, Any], *, full: bool) -> Ar
         files=row.get("files"),
     )
     if "refused" in row:
-        return base.model_copy(update={"reason": row["refused"]})
+        update = {"reason": row["refused"], "detail": row["where"]}
+        return base.model_copy(update=update)
     if full:
         update = {"status": ArtifactStatus.IGNORED, "reason": "beyond_the_newest_valid"}
         return base.model_copy(update=update)

@@ -293,4 +293,4 @@ def _enter(folder: ReplayFolder, name: str, source: Path) -> dict[str, Any]:
             "size": got.bytes,
             "files": got.files,
         }
-    return {"name": name, "progress": progress, "refused": got.reason.value}
+    return {"name": name, "progress": progress, "refused": got.reason.value, "where": got.path}
