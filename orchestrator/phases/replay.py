@@ -21,8 +21,8 @@ from orchestrator.evidence.collect import Collected, collect_one, forged, publis
 from orchestrator.evidence.context import Context, Outcome, container_name
 from orchestrator.evidence.rooms import Rooms, harness_mounts, host_mounts, writable_mounts
 from orchestrator.evidence.supervise import Ending, Watch
-from orchestrator.evidence.walk import remove_tree
 from orchestrator.evidence.tree import encode_path
+from orchestrator.evidence.walk import remove_tree
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Volume
 from orchestrator.sandbox import PHASE_LABEL, RUN_LABEL, asset_mounts, container_spec
