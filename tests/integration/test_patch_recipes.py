@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.git_store import GitTreeStore
+from orchestrator.adapters.git_store import GitTrees, GitTreeStore
 from orchestrator.evidence.apply import Applied, InvalidPatch, PatchDiffers, apply, copy_pristine
 from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed, capture
 from orchestrator.evidence.tree import Manifest, manifest_of
@@ -400,3 +400,32 @@ def test_two_thousand_levels_cross(box: Path, pristine: Path) -> None:
     taken, applied = roundtrip(box, pristine)
     assert any(entry.path.endswith(b"d/d/f") for entry in applied.manifest.entries)
     assert [left.reason.value for left in taken.left_out] == ["excluded_by_rule"]
+
+
+def test_a_patch_that_gives_another_tree_fails_the_proof(
+    box: Path, pristine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lie(self: GitTrees, before: str, after: str, destination: Path) -> None:
+        destination.write_text(NEW.format("new", "100644", "other"))
+
+    (box / "w" / "new").write_text("mine\n")
+    monkeypatch.setattr(GitTrees, "diff", lie)
+    assert take(box, pristine) == ProofFailed("the patch gives another tree", ("new",))
+    assert list((box / "candidate").iterdir()) == []
+
+
+def test_a_store_that_changes_more_than_the_patch_names_is_not_believed(
+    box: Path, pristine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch = box / "p.patch"
+    patch.write_text(NEW.format("new", "100644", "y"))
+
+    def drop_all(self: GitTrees, base: str, patch: Path) -> str:
+        return self.add(())
+
+    def skip(self: GitTrees, base: str, patch: Path) -> str:
+        return base
+
+    for number, lie in enumerate((drop_all, skip)):
+        monkeypatch.setattr(GitTrees, "apply", lie)
+        assert isinstance(replay(patch, pristine, box / f"t{number}"), InvalidPatch)
