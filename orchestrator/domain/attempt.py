@@ -78,6 +78,12 @@ def slug(text: str, limit: int = 40) -> str:
     return re.sub(r"[^a-z0-9_]+", "-", ascii_text).strip("-")[:limit].strip("-_") or "x"
 
 
+def candidate_key(task_digest: str, tree_digest: str, image_digest: str) -> str:
+    """Name a candidate by what it is: the same task, tree and image are the same candidate."""
+    text = "\0".join((task_digest, tree_digest, image_digest))
+    return f"candidate:v1:sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigName:
     """What is being measured, by its true names."""

@@ -99,6 +99,8 @@ class ReplayPlan(PhasePlan):
     """``replay-NNN/plan.json``: exactly what will run, and over which bytes."""
 
     attempt_id: str
+    candidate: str
+    """``candidate:v1:sha256:...`` over task, tree and image: the same again is the same candidate."""
     series: str
     argv: tuple[str, ...]
     env: dict[str, str]

@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 from orchestrator import __version__
-from orchestrator.domain.attempt import ConfigName, Entry, RunKind, Series
+from orchestrator.domain.attempt import ConfigName, candidate_key, Entry, RunKind, Series
 from orchestrator.domain.image import image_reference
 from orchestrator.domain.records import (
     Artifacts,
@@ -210,6 +210,9 @@ def plan_replay(
     _member_is_free(folder, series, again)
     need = pack.spec.resources(Phase.REPLAY)
     submission = load(folder.submission, Submission) if folder.submission.exists() else None
+    image = image_record(ctx, need.image)
+    # Checkpoints that are handed in have no tree; their attempt stands for them.
+    tree = attempt.run_id if submission is None else submission.manifest_digest
     maximum, reserve = wall_settings(pack.spec.replay.wall, pack.spec.replay.reserve)
     env = {
         "OUTPUT_DIR": "/out",
@@ -227,12 +230,13 @@ def plan_replay(
         official=official,
         relaxations=relaxations(ctx, need, official=official),
         engine=ctx.engine_record(),
-        image=image_record(ctx, need.image),
+        image=image,
         resources=need,
         materials=materials(ctx, pack, (Phase.REPLAY, Phase.VALIDATE)),
         harness_digest=harness_digest(ctx),
         wall=pack.spec.replay.wall,
         attempt_id=attempt.run_id,
+        candidate=candidate_key(attempt.task_digest, tree, image.digest),
         series=series.name,
         argv=tuple(pack.spec.replay.command.split()),
         env=env,
@@ -286,6 +290,7 @@ def register_replay(ctx: Context, attempt: AttemptFolder, plan: ReplayPlan) -> R
         CampaignEvent.REPLAY_REGISTERED,
         run_id=plan.run_id,
         attempt_id=plan.attempt_id,
+        candidate=plan.candidate,
         number=final.number,
         series=plan.series,
         again=plan.again,

@@ -147,6 +147,7 @@ def replay_section(view: ReplayView) -> Section:
     facts += _known(
         ("run id", plan.run_id if plan else ""),
         ("series", plan.series if plan else ""),
+        ("same candidate", ", ".join(view.other_draws)),
         ("again", (plan.again or "") if plan else ""),
         ("command", " ".join(plan.argv) if plan else ""),
         ("standing", standing(plan) if plan else ""),

@@ -60,6 +60,26 @@ def run_id(folder: RunFolder) -> str:
     return ""
 
 
+def same_candidate(folder: ReplayFolder, candidate: str) -> tuple[str, ...]:
+    """List the other replays of this runs folder whose plan names the same candidate."""
+    runs = RunsFolder(folder.attempt.root.parent.parent)
+    return tuple(
+        path_id(other)
+        for other in walk(runs)
+        if isinstance(other, ReplayFolder)
+        and other.root != folder.root
+        and _candidate(other.plan) == candidate
+    )
+
+
+def _candidate(plan: Path) -> str:
+    try:
+        document = json.loads(plan.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return str(document.get("candidate", "")) if isinstance(document, dict) else ""
+
+
 def resolve(runs: RunsFolder, text: str) -> RunFolder:
     """Find the one run that ``text`` means.
 

@@ -28,7 +28,7 @@ from orchestrator.domain.records import (
 )
 from orchestrator.errors import OrchError
 from orchestrator.lifecycle.machine import Event, State, is_terminal
-from orchestrator.report.lookup import RunFolder, path_id
+from orchestrator.report.lookup import RunFolder, path_id, same_candidate
 from orchestrator.storage import durable
 from orchestrator.storage.journal import JournalView, Record, read_journal
 from orchestrator.storage.layout import (
@@ -96,6 +96,8 @@ class ReplayView:
     gate: GateRecord | None
     artifacts: Artifacts | None
     scorings: tuple[ScoringView, ...]
+    other_draws: tuple[str, ...]
+    """Path ids of other replays of the same candidate (task, tree and image) in this folder."""
     faults: tuple[str, ...]
 
 
@@ -173,15 +175,17 @@ def read_attempt(folder: AttemptFolder) -> AttemptView:
 def read_replay(folder: ReplayFolder) -> ReplayView:
     """Read a replay and its scorings."""
     faults = Faults()
+    plan = read_record(folder.plan, ReplayPlan, faults, required=True)
     return ReplayView(
         folder=folder,
         id=path_id(folder),
-        plan=read_record(folder.plan, ReplayPlan, faults, required=True),
+        plan=plan,
         journal=_journal(folder.journal, RunKind.REPLAY, faults),
         completion=_completion(folder.complete, faults),
         gate=read_record(folder.gate, GateRecord, faults),
         artifacts=read_record(folder.artifacts, Artifacts, faults),
         scorings=tuple(read_scoring(scoring) for scoring in folder.scorings()),
+        other_draws=() if plan is None else same_candidate(folder, plan.candidate),
         faults=faults.lines,
     )
 

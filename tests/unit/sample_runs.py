@@ -287,6 +287,7 @@ class SampleRuns:
         plan = ReplayPlan(
             **self.common(number),
             attempt_id="a" * 32,
+            candidate=digest("candidate", "candidate:v1:sha256"),
             series="official" if number == 1 else f"seed-{number}",
             argv=("bash", "/workspace/run.sh"),
             env={"MAX_WALL_TIME_SECONDS": "42600"},

@@ -8,7 +8,8 @@ from typing_extensions import override
 
 from orchestrator.domain.attempt import RunKind
 from orchestrator.lifecycle.machine import Event, State
-from orchestrator.report.facts import next_command, score_text
+from orchestrator.report.facts import next_command, replay_section, score_text
+from orchestrator.report.lookup import path_id
 from orchestrator.report.overview import overview
 from orchestrator.report.story import tell
 from orchestrator.report.views import (
@@ -287,3 +288,10 @@ def test_missing_and_odd_event_data_are_tolerated(sample: SampleRuns) -> None:
         Event.CAPTURED,
     ]
     assert overview((view,), now=START)[0].cells()
+
+
+def test_every_other_draw_of_the_same_candidate_is_named(sample: SampleRuns) -> None:
+    first, second = sample.finished(1).replay, sample.finished(2).replay
+    replay = read_replay(first)
+    assert replay.other_draws == (path_id(second),)
+    assert ("same candidate", path_id(second)) in replay_section(replay).facts
