@@ -1,19 +1,17 @@
 """``python -m receipts verify DIR``: check receipts offline, without the rest of orch."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
 from receipts.errors import KeyUnusableError
 from receipts.keys import load_public
-from receipts.verify import STEPS, Report, Verdict, verify
+from receipts.verify import verify
+from receipts.verify_model import Verdict, Wanted
+from receipts.verify_report import document, lines
 
 _USAGE = 64
-_WORDS = {
-    Verdict.AUTHENTIC: "consistent and signed by the given keys",
-    Verdict.FINDING: "FINDING: does not hold",
-    Verdict.UNAUTHENTICATED: "consistent, unauthenticated (give --key and --task DIGEST)",
-}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,40 +22,36 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("folder", type=Path, help="a runs folder, a config or one run of it")
     command.add_argument("--key", type=Path, action="append", default=[], help="a trusted PEM")
     command.add_argument("--task", help="the task digest that was to be measured")
+    command.add_argument(
+        "--campaign", action="store_true", help="check that nothing registered is missing"
+    )
+    command.add_argument("--campaign-head", help="a published head of the campaign log")
+    command.add_argument("--deep", action="store_true", help="hash the assets again")
+    command.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
     if not options.folder.is_dir():
         print(f"{options.folder}: not a folder", file=sys.stderr)
         return _USAGE
     try:
-        keys = [load_public(path) for path in options.key]
+        keys = tuple(load_public(path) for path in options.key)
     except KeyUnusableError as error:
         print(error, file=sys.stderr)
-        return _USAGE
-    report = verify(options.folder, keys, options.task)
-    show(report)
+        return Verdict.FINDING
+    report = verify(
+        options.folder,
+        Wanted(
+            keys=keys,
+            task=options.task,
+            campaign_head=options.campaign_head,
+            whole_campaign=options.campaign,
+            deep=options.deep,
+        ),
+    )
+    if options.json:
+        print(json.dumps(document(report), indent=2))
+    else:
+        print("\n".join(lines(report)))
     return report.verdict
-
-
-def show(report: Report) -> None:
-    """Print what each step came to, the notes and the verdict."""
-    print(f"{report.receipts} receipts of {report.runs} runs")
-    for number, step in enumerate(STEPS, start=1):
-        faults = [fault for fault in report.faults if fault.step == step]
-        print(f"{number}. {step}: {f'{len(faults)} faults' if faults else 'holds'}")
-        for fault in faults:
-            print(ascii_only(f"   {fault.where}: {fault.what}"))
-    for note in report.notes:
-        print(ascii_only(f"note: {note}"))
-    print("selection not excluded: no published campaign head was compared")
-    print(f"verdict: {_WORDS[report.verdict]}")
-
-
-def ascii_only(text: str) -> str:
-    """Escape what could steer a terminal: file names and fields are not ours."""
-    return text.encode("ascii", "backslashreplace").decode().translate(_CONTROLS)
-
-
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
 
 
 if __name__ == "__main__":

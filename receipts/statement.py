@@ -18,6 +18,8 @@ from receipts.reading import parse_json
 Digest = Annotated[str, Field(pattern=r"^(?:[a-z]+:v[0-9]+:)?sha256:[0-9a-f]{64}$")]
 FileDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+PREDICATE = "tag:orch-replay,2026:phase/v1"
+_FAMILY = "tag:orch-replay,2026:phase/v"
 Scalar = str | int | float | bool | None
 
 
@@ -177,7 +179,11 @@ def parse_statement(payload: bytes) -> Statement:
     Raises:
         MalformedError: not strict JSON, or not our statement; the message names the fields.
     """
-    parse_json(payload)
+    raw = parse_json(payload)
+    kind = raw.get("predicateType") if isinstance(raw, dict) else None
+    if isinstance(kind, str) and kind != PREDICATE and kind.startswith(_FAMILY):
+        version = kind.removeprefix(_FAMILY)[:40]
+        raise MalformedError(f"a receipt of version {version}; this verifier knows version 1 alone")
     try:
         return Statement.model_validate_json(payload, by_alias=True, by_name=False)
     except ValidationError as error:

@@ -5,8 +5,13 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.errors import Exit
-from receipts.__main__ import main
+from orchestrator.cli.render import emit, emit_json
+from orchestrator.errors import Exit, UsageError
+from receipts.errors import KeyUnusableError
+from receipts.keys import load_public
+from receipts.verify import verify as check
+from receipts.verify_model import Wanted
+from receipts.verify_report import document, lines
 
 
 def verify(
@@ -21,11 +26,33 @@ def verify(
     task: Annotated[
         str | None, typer.Option(help="The digest of the task that was to be measured.")
     ] = None,
+    campaign: Annotated[
+        bool, typer.Option("--campaign", help="Check that nothing registered is missing.")
+    ] = False,
+    campaign_head: Annotated[
+        str | None, typer.Option(help="A head of the campaign log that was published.")
+    ] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Hash the assets again, too.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> Exit:
     """Check receipts offline, step by step, and say what each step proves."""
-    arguments = ["verify", str(folder)]
-    for path in key or ():
-        arguments += ["--key", str(path)]
-    if task is not None:
-        arguments += ["--task", task]
-    return Exit(main(arguments))
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder", remedy="give a runs folder or one run of it")
+    try:
+        keys = tuple(load_public(path) for path in key or ())
+    except KeyUnusableError as fault:
+        emit(str(fault))
+        return Exit.FINDING
+    wanted = Wanted(
+        keys=keys,
+        task=task,
+        campaign_head=campaign_head,
+        whole_campaign=campaign,
+        deep=deep,
+    )
+    report = check(folder, wanted)
+    if json:
+        emit_json(document(report))
+    else:
+        emit("\n".join(lines(report)))
+    return Exit(report.verdict)
