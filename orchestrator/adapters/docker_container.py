@@ -18,7 +18,12 @@ from orchestrator.domain.container import (
     ContainerStatus,
     ExecResult,
 )
-from orchestrator.errors import ContainerLostError, InfrastructureError, OrchError
+from orchestrator.errors import (
+    ContainerLostError,
+    EngineUnavailableError,
+    InfrastructureError,
+    OrchError,
+)
 from orchestrator.ports import Container, ContainerProcess, LogSink, MemoryUse
 
 REMOVAL = {"force": "1", "v": "1"}  # also when it runs, and with its volumes
@@ -80,6 +85,7 @@ class DockerContainer(Container):
             sink,
             status=status,
             incarnation=incarnation,
+            on_start=self._note_pid_early,
             on_oom=self._note_memory_at_oom,
         )
         return self._watch
@@ -169,7 +175,7 @@ class DockerContainer(Container):
     @override
     def memory(self) -> MemoryUse:
         if not self._pid:
-            self._pid = self.state().pid
+            self._note_pid()
         now = memory_of(self._pid, self._id)
         if now.peak is not None:
             self._last_memory = now
@@ -185,8 +191,17 @@ class DockerContainer(Container):
             limit_reached=reached if at_oom.limit_reached is None else at_oom.limit_reached,
         )
 
+    def _note_pid(self) -> None:
+        self._pid = self.state().pid
+
+    def _note_pid_early(self) -> None:
+        """Be ready for ``_note_memory_at_oom``; a container gone by now has no memory to read."""
+        with contextlib.suppress(InfrastructureError, EngineUnavailableError):
+            self._note_pid()
+
     def _note_memory_at_oom(self) -> None:
-        self._memory_at_oom = self.memory()
+        """Read in haste: the cgroup goes with the container, often within milliseconds."""
+        self._memory_at_oom = memory_of(self._pid, self._id)
 
     @override
     def changes(self) -> tuple[str, ...]:

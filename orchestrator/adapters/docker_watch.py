@@ -4,6 +4,7 @@ import signal
 from collections.abc import Callable
 from concurrent import futures
 from contextlib import closing
+from dataclasses import replace
 from threading import Event
 from typing import Any, TypeVar
 
@@ -22,6 +23,8 @@ Answer = TypeVar("Answer")
 
 _DRAIN_S = 10.0  # output still on its way when the container has ended
 _LAST_EVENTS_S = 2.0  # the `die` event follows the end at once
+_OOM_REPORT_S = 0.5
+_KILLED = 128 + signal.SIGKILL
 _FIRST_RETRY_S = 0.1
 _LAST_RETRY_S = 5.0
 _NOT_ENDED = frozenset({ContainerStatus.CREATED, ContainerStatus.RUNNING, ContainerStatus.PAUSED})
@@ -60,6 +63,7 @@ class Watch:
         sink: where output goes; what it raises, ``wait`` raises.
         status: what the container is doing now.
         incarnation: the engine process that started the container; "" when unknowable.
+        on_start: called as soon as the engine reports its start.
         on_oom: called as soon as the engine reports an out-of-memory kill inside.
     """
 
@@ -71,15 +75,18 @@ class Watch:
         *,
         status: ContainerStatus,
         incarnation: str,
+        on_start: Callable[[], None],
         on_oom: Callable[[], None],
     ) -> None:
         self._api = api
         self._id = container_id
         self._sink = sink
         self._incarnation = incarnation
+        self._on_start = on_start
         self._on_oom = on_oom
         self._signals: dict[int, str] = {}
         self._died = Event()
+        self._out_of_memory = Event()
         self._closed = Event()
         self._events = self._open_events()
         try:
@@ -87,7 +94,7 @@ class Watch:
         except OrchError:
             self._events.close()
             raise
-        in_background("container-events", self._follow_events)
+        self._follower = in_background("container-events", self._follow_events)
         self._reader = in_background("container-output", self._copy_output)
         self._end: futures.Future[ContainerEnd] = futures.Future()
 
@@ -156,12 +163,22 @@ class Watch:
         witnessed = announced or same
         if witnessed:
             self._died.wait(_LAST_EVENTS_S)
+        if self._follower.done():
+            self._follower.result()  # it ends before us only by failing
         return ContainerEnd(
-            state=state,
+            state=replace(state, oom_killed=state.oom_killed or self._told_of_oom(state)),
             witnessed=witnessed,
             signals=tuple(name for _, name in sorted(self._signals.items())),
             engine_restarted=changed or not witnessed,
         )
+
+    def _told_of_oom(self, state: ContainerState) -> bool:
+        """Tell whether the event stream reported it: the engine's state misses it now and then.
+
+        The report may come after the exit, so an unexplained 137 is worth a short wait.
+        """
+        unexplained = state.exit_code == _KILLED and "KILL" not in self._signals.values()
+        return self._out_of_memory.wait(_OOM_REPORT_S if unexplained else 0)
 
     # -- output
 
@@ -221,8 +238,11 @@ class Watch:
             case "kill":
                 number = event["Actor"]["Attributes"]["signal"]
                 self._signals[event["timeNano"]] = _signal_name(number)
+            case "start":
+                self._on_start()
             case "oom":
                 self._on_oom()
+                self._out_of_memory.set()
             case "die":
                 self._died.set()
             case _:

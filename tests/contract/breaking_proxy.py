@@ -45,6 +45,10 @@ class BreakingProxy:
                 engine = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 engine.connect(str(self._engine))
                 with self._lock:
+                    if self._listener is not listener:
+                        client.close()
+                        engine.close()
+                        return
                     self._open += [client, engine]
                 for source, target in ((client, engine), (engine, client)):
                     Thread(target=_forward, args=(source, target), daemon=True).start()
