@@ -99,8 +99,8 @@ def _sorted(path: Path, journal: Journal, report: Report) -> _Log:
         run_id = str(line.data.get("run_id"))
         if line.id != "campaign":
             report.fault(Step.CAMPAIGN, path, f"line {number}: it belongs to {line.id[:80]}")
-        if closed:
-            report.fault(Step.CAMPAIGN, path, f"line {number}: follows the end of the campaign")
+        if closed and (line.event in _REGISTERED or line.event == "series_declared"):
+            report.fault(Step.CAMPAIGN, path, f"line {number}: begun after the campaign's end")
         if line.event in _REGISTERED:
             if run_id in log.registered:
                 report.fault(Step.CAMPAIGN, path, f"line {number}: registers {run_id} again")
@@ -115,7 +115,7 @@ def _sorted(path: Path, journal: Journal, report: Report) -> _Log:
             if line.data.get("count") != mounts:
                 what = f"line {number}: mount of final data counted {line.data.get('count')}"
                 report.fault(Step.CAMPAIGN, path, what)
-        closed = line.event == "closed"
+        closed = closed or line.event == "closed"
     return log
 
 

@@ -44,6 +44,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("logs", "orchestrator.cli.read", "Print what a run's container wrote."),
     ("report", "orchestrator.cli.read", "Write an attempt's report as one HTML file."),
     ("verify", "orchestrator.cli.verify", "Check receipts offline, step by step."),
+    ("campaign", "orchestrator.cli.campaign", "List what was registered; print its head; end it."),
     ("task", "orchestrator.cli.task", "Check and prepare task packs."),
     ("images", "orchestrator.cli.images", "List and build the images that phases run in."),
     ("doctor", "orchestrator.cli.doctor", "Say what this host can and cannot do."),

@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from orchestrator.errors import UsageError
 from orchestrator.ports import Clock
 from orchestrator.storage import chain
 
@@ -24,6 +25,18 @@ class CampaignEvent(StrEnum):
     ENDED = "ended"
     CORRECTED = "corrected"
     CLOSED = "closed"
+
+
+_BEGINNINGS = frozenset(
+    {
+        CampaignEvent.ATTEMPT_REGISTERED,
+        CampaignEvent.REPLAY_REGISTERED,
+        CampaignEvent.SCORING_REGISTERED,
+        CampaignEvent.SERIES_DECLARED,
+        CampaignEvent.CLOSED,
+    }
+)
+"""What a closed campaign takes no more; what runs already still ends in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +101,45 @@ class Campaign:
         ``final_mounted`` gets its ``count`` here.
 
         Raises:
+            UsageError: the campaign is closed, and this would begin something.
             TaskPackError: the end of the log does not parse.
             ValueError: ``data`` holds NaN or an infinity; nothing was written.
             StorageFullError: no space; the log is as it was.
         """
         with chain.locked(self._path) as file:
+            if event in _BEGINNINGS and _is_closed(file):
+                raise self._closed()
             if event is CampaignEvent.FINAL_MOUNTED:
                 data["count"] = _mounts(file) + 1
             entry, _ = file.append(_ID, event, data, self._clock)
         return _record(entry)
+
+    def require_open(self) -> None:
+        """Refuse to begin anything in a closed campaign, before anything is made for it.
+
+        Raises:
+            UsageError: it is closed.
+        """
+        if any(r.event is CampaignEvent.CLOSED for r in read_campaign(self._path).records):
+            raise self._closed()
+
+    def _closed(self) -> UsageError:
+        return UsageError(
+            f"the campaign of {self._path.parent} is closed",
+            remedy="start another in a runs folder of its own: --runs, or ORCH_RUNS",
+        )
+
+    def close(self) -> CampaignRecord:
+        """End the campaign: from here on nothing more is registered.
+
+        Raises:
+            UsageError: it is closed already.
+        """
+        return self.append(CampaignEvent.CLOSED)
+
+
+def _is_closed(file: chain.LockedChain) -> bool:
+    return any(entry.event == CampaignEvent.CLOSED for _, entry in file.backward())
 
 
 def _mounts(file: chain.LockedChain) -> int:

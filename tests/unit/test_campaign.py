@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import TaskPackError
+from orchestrator.errors import TaskPackError, UsageError
 from orchestrator.storage import chain
 from orchestrator.storage.campaign import Campaign, CampaignEvent, read_campaign
 from tests.unit.records_help import TickingClock, in_processes
@@ -103,3 +103,22 @@ def test_QU_03_eight_processes_lose_and_mix_nothing(path: Path) -> None:
     assert [r.data["count"] for r in records if r.event is CampaignEvent.FINAL_MOUNTED] == [
         *range(1, 81)
     ]
+
+
+def test_a_closed_campaign_takes_endings_and_begins_nothing(path: Path) -> None:
+    campaign = Campaign(path, TickingClock())
+    campaign.append(CampaignEvent.ATTEMPT_REGISTERED, run_id="r")
+    campaign.require_open()
+    campaign.close()
+    before = path.read_bytes()
+    for begin in (
+        campaign.require_open,
+        campaign.close,
+        lambda: campaign.append(CampaignEvent.REPLAY_REGISTERED, run_id="s"),
+        lambda: campaign.append(CampaignEvent.SERIES_DECLARED, count=2),
+    ):
+        with pytest.raises(UsageError, match="closed"):
+            begin()
+    assert path.read_bytes() == before
+    campaign.append(CampaignEvent.ENDED, run_id="r")
+    assert [r.event for r in read_campaign(path).records][-2:] == ["closed", "ended"]

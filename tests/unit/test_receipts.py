@@ -218,7 +218,7 @@ def test_a_statement_is_in_totos_and_round_trips() -> None:
     ("path", "value"),
     [
         (("_type",), "https://in-toto.io/Statement/v0.1"),
-        (("predicateType",), "tag:orch-replay,2026:phase/v2"),
+        (("predicateType",), "tag:else,2026:phase/v1"),
         (("extra",), 1),
         (("predicate", "extra"), 1),
         (("predicate", "run", "extra"), 1),
@@ -237,4 +237,11 @@ def test_only_strict_statements_are_parsed(path: tuple[str, ...], value: object)
         place = place[step]
     place[path[-1]] = value
     with pytest.raises(MalformedError, match=path[-1]):
+        parse_statement(json.dumps(fields).encode())
+
+
+def test_a_receipt_of_a_newer_version_is_said_to_be_one() -> None:
+    fields = json.loads(statement(PhaseName.REPLAY, DIGEST).payload())
+    fields["predicateType"] = "tag:orch-replay,2026:phase/v2"
+    with pytest.raises(MalformedError, match="version 2; this verifier knows version 1"):
         parse_statement(json.dumps(fields).encode())

@@ -1,0 +1,88 @@
+"""``orch campaign``: the register of everything that was started, and its head to publish."""
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli import logging
+from orchestrator.cli.context import invocation
+from orchestrator.cli.render import emit, emit_json, table
+from orchestrator.config import Settings
+from orchestrator.errors import UsageError
+from orchestrator.storage.campaign import Campaign, CampaignRecord, CampaignView, read_campaign
+from orchestrator.storage.layout import RunsFolder
+from orchestrator.wiring import system_clock
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(context: typer.Context, *, json: Json = False) -> None:
+    """List everything that was registered in the runs folder, oldest first."""
+    if context.invoked_subcommand is None:
+        _show(invocation(context).settings, json=json)
+
+
+@app.command()
+def show(context: typer.Context, *, json: Json = False) -> None:
+    """List everything that was registered in the runs folder, oldest first."""
+    _show(invocation(context).settings, json=json)
+
+
+@app.command()
+def head(context: typer.Context, *, json: Json = False) -> None:
+    """Print the head of the log, to be published where it cannot be changed."""
+    view = _read(invocation(context).settings)
+    last = view.records[-1]
+    if json:
+        emit_json({"head": view.head, "seq": last.seq, "ts": last.ts})
+    else:
+        emit(view.head)
+
+
+@app.command()
+def close(context: typer.Context) -> None:
+    """End the campaign: nothing more is registered in this runs folder. Prints the last head."""
+    call = invocation(context)
+    logging.configure(call)
+    _read(call.settings)
+    Campaign(RunsFolder(call.settings.runs).campaign, system_clock()).close()
+    emit(_read(call.settings).head)
+
+
+def _read(settings: Settings) -> CampaignView:
+    path = RunsFolder(settings.runs).campaign
+    view = read_campaign(path)
+    if not view.records:
+        raise UsageError(
+            f"nothing was registered in {settings.runs}",
+            remedy="name the runs folder: --runs, or ORCH_RUNS",
+        )
+    return view
+
+
+def _show(settings: Settings, *, json: bool) -> None:
+    view = read_campaign(RunsFolder(settings.runs).campaign)
+    if json:
+        emit_json(
+            [
+                {"seq": r.seq, "ts": r.ts, "event": r.event.value, "data": dict(r.data)}
+                for r in view.records
+            ]
+        )
+        return
+    rows = [(str(r.seq), r.ts, r.event.value, _told(r)) for r in view.records]
+    emit("\n".join(table(("seq", "time (UTC)", "event", "what"), rows)))
+    emit(f"head {view.head}")
+
+
+def _told(record: CampaignRecord) -> str:
+    """Lay out a record's data; a digest or an id is known by its beginning."""
+    facts = ((name, str(value)) for name, value in record.data.items() if value is not None)
+    return " ".join(f"{name}={_short(text)}" for name, text in facts)
+
+
+def _short(text: str) -> str:
+    *recipe, digits = text.rsplit(":", 1)
+    return text if len(digits) not in {32, 64} else ":".join((*recipe, digits[:12]))
