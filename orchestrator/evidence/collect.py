@@ -133,10 +133,10 @@ def collect_one(source: Path, destination: Path, *, max_bytes: int) -> Collected
             copy.run(source)
             part.rename(destination)
         except _UnfitError as unfit:
-            remove_tree(part)
             return Refused(destination.name, unfit.reason, encode_path(unfit.path))
         finally:
             copy.close()
+            remove_tree(part)
     sync_folder(destination.parent)
     manifest = Manifest(tuple(sorted(copy.entries)))
     return Collected(
