@@ -134,6 +134,7 @@ def pack_of(folder: AttemptFolder) -> Pack:
 
 def register_attempt(ctx: Context, plan: AttemptPlan) -> AttemptFolder:
     """Give an attempt its number and make it exist."""
+    ctx.campaign.require_open()
     config = ctx.runs.config(plan.config)
     make_folder(config.root, exist_ok=True)
     record = ConfigRecord(
@@ -284,6 +285,7 @@ def _member_is_free(folder: AttemptFolder, series: Series, again: str | None) ->
 
 def register_replay(ctx: Context, attempt: AttemptFolder, plan: ReplayPlan) -> ReplayFolder:
     """Give a replay its number and make it exist."""
+    ctx.campaign.require_open()
     folder = ReplayFolder(_next(attempt.root, "replay"))
     final = plan.model_copy(update={"number": number_of(folder.root)})
     ctx.campaign.append(
@@ -382,6 +384,7 @@ def _superseded(replay: ReplayFolder, evaluator: str) -> int | None:
 
 def register_scoring(ctx: Context, replay: ReplayFolder, plan: ScoringPlan) -> ScoringFolder:
     """Give a scoring its number and make it exist."""
+    ctx.campaign.require_open()
     folder = ScoringFolder(_next(replay.root, "score"))
     final = plan.model_copy(update={"number": number_of(folder.root)})
     ctx.campaign.append(
