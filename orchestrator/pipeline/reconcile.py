@@ -147,7 +147,6 @@ def _end(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:
     kind: RunKind = drive.KINDS[type(folder)]
     with supervising(folder.root):
         for container in ctx.engine.find({RUN_LABEL: plan.run_id}):
-            container.kill()
             container.remove()
         for name in ("workspace", "out", "control", "scratch", "validate-out"):
             left = ctx.volumes.adopt(folder.root / name)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ from orchestrator.sandbox import INSTANCE_LABEL
 from orchestrator.storage.assets import AssetStore, seal
 from orchestrator.storage.layout import AttemptFolder
 from orchestrator.storage.pack import load_pack
+from receipts.verify import verify
 
 T = TypeVar("T")
 
@@ -206,13 +207,16 @@ class Rig:
         assert self.containers() == []
         assert self.mounts() == []
         assert self.images() == []
-        assert list((self.root / "host").glob("*.reservation")) == []
+        with self.context() as ctx:
+            assert ctx.ledger.held() == ()
+        faults = verify(self.runs).faults
+        assert not faults, faults
 
-    def enter(self, pack: Path) -> Path:
+    def enter(self, pack: Path, ctx: Context | None = None) -> Path:
         """Submit a small patch and return the attempt's folder; no container is needed."""
         patch = self.root / "note.patch"
         patch.write_text(NOTE)
-        with self.context() as ctx:
+        with nullcontext(ctx) if ctx else self.context() as ctx:
             folder, state = jobs.submit_patch(ctx, pack, patch, official=False)
         assert state is State.SUBMITTED
         return folder.root
