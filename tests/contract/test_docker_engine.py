@@ -3,7 +3,11 @@
 import gc
 import json
 import os
+import select
 import socket
+import subprocess
+import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -393,3 +397,77 @@ def test_the_incarnation_names_the_process_that_listens(tmp_path: Path) -> None:
     assert int(pid) == os.getpid()
     assert int(started) > 0
     assert incarnation_of("tcp://127.0.0.1:2375") == ""
+
+
+# -- a person's terminal
+
+JOIN = """
+import sys
+from orchestrator.adapters.docker_engine import DockerEngine
+address, label = sys.argv[1] or None, sys.argv[2]
+(container,) = DockerEngine(address).find({"orch.test": label})
+sys.exit(container.interact(("sh",), user="10001:10001", env={"PS1": "prompt> "}))
+"""
+
+
+LABEL = "orch.test"
+
+
+def joining(container: Container) -> list[str]:
+    return [
+        sys.executable,
+        "-c",
+        JOIN,
+        SETTINGS.engine_address or "",
+        container.labels["orch.test"],
+    ]
+
+
+def test_a_pipe_is_passed_on_and_the_exit_code_comes_back(docker_rig: Rig) -> None:
+    container, _ = docker_rig.start(*KEEP_ALIVE)
+    told = subprocess.run(
+        joining(container), input=b"echo one; id -u\nexit 6\n", capture_output=True, check=False
+    )
+    assert (told.returncode, told.stdout) == (6, b"one\n10001\n"), told.stderr
+
+
+def test_a_terminal_is_joined_and_put_back(docker_rig: Rig) -> None:
+    container, _ = docker_rig.start(*KEEP_ALIVE)
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (33, 99))
+    before = termios.tcgetattr(theirs)
+    with subprocess.Popen(joining(container), stdin=theirs, stdout=theirs) as person:
+        read_until(ours, b"prompt> ")
+        assert termios.tcgetattr(theirs) != before, "not in raw mode"
+        os.write(ours, b"stty size\r")
+        read_until(ours, b"33 99\r\nprompt> ")
+        os.write(ours, b"sleep 600\r")
+        read_until(ours, b"sleep 600\r\n")
+        os.write(ours, b"\x03")  # Ctrl-C reaches the command, not us
+        read_until(ours, b"prompt> ")
+        os.write(ours, b"exit 4\r")
+        assert person.wait(LONG) == 4
+    assert termios.tcgetattr(theirs) == before
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_a_terminal_is_put_back_when_the_container_goes(docker_rig: Rig) -> None:
+    container, _ = docker_rig.start(*KEEP_ALIVE)
+    ours, theirs = os.openpty()
+    before = termios.tcgetattr(theirs)
+    with subprocess.Popen(joining(container), stdin=theirs, stdout=theirs) as person:
+        read_until(ours, b"prompt> ")
+        container.kill()
+        assert person.wait(LONG) == 137
+    assert termios.tcgetattr(theirs) == before
+    os.close(ours)
+    os.close(theirs)
+
+
+def read_until(descriptor: int, text: bytes) -> None:
+    heard = b""
+    while text not in heard:
+        readable, _, _ = select.select([descriptor], [], [], LONG)
+        assert readable, heard
+        heard += os.read(descriptor, 4096)
