@@ -126,7 +126,6 @@ class Watch:
                 state = self._patiently(lambda: inspect(self._api, self._id))
                 if state.ended:
                     return self._conclude(state, announced=announced)
-                running = True
                 self._keep_output_coming(state.status)
         finally:
             self.close()
