@@ -77,7 +77,9 @@ def relaxations(ctx: Context, need: Resources, *, official: bool) -> tuple[str, 
         *([] if abilities.pids_limit else ["engine cannot limit processes"]),
         *([] if abilities.swap_limit else ["engine cannot limit swap"]),
         *([] if need.read_only else ["root file system is writable"]),
+        *([] if ctx.isolation.digest else ["engine applies no system call filter"]),
         *ctx.volumes.relaxations(),
+        *ctx.views.relaxations(),
     ]
     if official and found:
         raise UsageError(
@@ -114,6 +116,8 @@ def plan_attempt(
         resources=need,
         materials=materials(ctx, pack, (phase,)),
         harness_digest=harness_digest(ctx),
+        runtime=ctx.isolation.runtime,
+        seccomp=ctx.isolation.digest,
         wall=pack.spec.explore.wall,
         entry=entry,
         config=config.folder,
@@ -235,6 +239,8 @@ def plan_replay(
         resources=need,
         materials=materials(ctx, pack, (Phase.REPLAY, Phase.VALIDATE)),
         harness_digest=harness_digest(ctx),
+        runtime=ctx.isolation.runtime,
+        seccomp=ctx.isolation.digest,
         wall=pack.spec.replay.wall,
         attempt_id=attempt.run_id,
         candidate=candidate_key(attempt.task_digest, tree, image.digest),
@@ -311,8 +317,14 @@ def plan_scoring(
     Raises:
         UsageError: the replay has no accepted checkpoint, or a finished scoring with this
             evaluator exists.
+        TaskPackError: more of the task than its evaluator is another than the attempt's.
     """
-    plan = load(replay.plan, ReplayPlan)
+    plan, attempt = load(replay.plan, ReplayPlan), load(replay.attempt.plan, AttemptPlan)
+    if pack.spec != attempt.task:
+        raise TaskPackError(
+            f"{pack.source} is not the task of {replay.attempt.root}",
+            remedy="restore its task.yaml; a corrected evaluator goes into the same file",
+        )
     state = read_journal(replay.journal, RunKind.REPLAY).state
     accepted = load(replay.artifacts, Artifacts).accepted() if replay.artifacts.exists() else ()
     if state is not State.TERMINAL_BEHAVIOR or not accepted:
@@ -335,9 +347,11 @@ def plan_scoring(
         resources=need,
         materials=materials(ctx, pack, (Phase.SCORE,)),
         harness_digest=harness_digest(ctx),
+        runtime=ctx.isolation.runtime,
+        seccomp=ctx.isolation.digest,
         wall=pack.spec.score.wall,
         replay_id=plan.run_id,
-        task_digest=pack.digest,
+        task_digest=attempt.task_digest,
         evaluator_digest=evaluator,
         metric=pack.spec.score.metric,
         direction=pack.spec.score.direction,

@@ -195,7 +195,7 @@ def test_no_checkpoint_is_behaviour(rig: Rig) -> None:
 
 
 def test_none_valid_is_behaviour(rig: Rig) -> None:
-    attempt = rig.enter(rig.pack("mkdir -p /out/checkpoints/checkpoint-1; touch /out/checkpoints/checkpoint-1/x\n"))
+    attempt = rig.enter(rig.pack("cd /out; mkdir -p checkpoints/checkpoint-1; >checkpoints/*/x\n"))
     done = rig.orch("replay", attempt, "--fail-on-behavior")
     assert done.code == 1, done.err
     replay = attempt / "replay-001"
