@@ -194,7 +194,7 @@ def finish(ctx: Context, folder: RunFolder) -> State:
             finish_replay(ctx, folder)
         case ScoringFolder():
             finish_scoring(ctx, folder)
-    (folder.root / _BALLAST).unlink(missing_ok=True)
+    free_ballast(folder.root / _BALLAST)
     state = read_journal(folder.journal, KINDS[type(folder)]).state
     assert state is not None  # noqa: S101 - it was registered
     return state

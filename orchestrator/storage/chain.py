@@ -143,8 +143,6 @@ class LockedChain:
         )
         line = _encode(entry)
         durable.append(self._descriptor, self._path, line)
-        if last is None:
-            durable.sync_folder(self._path.parent)
         return entry, digest(line.removesuffix(b"\n"))
 
     def _lines_backward(self) -> Iterator[bytes]:
@@ -171,16 +169,14 @@ class LockedChain:
                 break
             position = start
         if position != size:
-            os.ftruncate(self._descriptor, position)
-            os.fsync(self._descriptor)
+            durable.cut(self._descriptor, self._path, position)
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[LockedChain]:
     """Open ``path`` for writing (made when missing), alone; a torn last line is cut."""
     with durable.storage_faults(path):
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o644)
+        descriptor = durable.open_lines(path, read=True)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield LockedChain(path, descriptor)

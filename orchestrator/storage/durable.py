@@ -176,6 +176,36 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def open_lines(path: Path, *, read: bool = False) -> int:
+    """Open a file of lines to append to, made durably when it is missing; return a descriptor.
+
+    Raises:
+        StorageFullError: no space for it.
+    """
+    access = os.O_RDWR if read else os.O_WRONLY
+    with storage_faults(path):
+        flags = access | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o644)
+        try:
+            if os.fstat(descriptor).st_size == 0:
+                sync_folder(path.parent)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+
+def cut(descriptor: int, path: Path, size: int) -> None:
+    """Cut a file of lines back to ``size`` bytes, durably.
+
+    Raises:
+        StorageFullError: the fsync failed.
+    """
+    with storage_faults(path):
+        os.ftruncate(descriptor, size)
+        _sync(descriptor, path)
+
+
 def append(descriptor: int, path: Path, data: bytes) -> None:
     """Append ``data`` with one write and fdatasync; cut back to the old end if that fails.
 
@@ -205,10 +235,7 @@ class Appender:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with storage_faults(path):
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._descriptor = os.open(path, flags, 0o644)
-            sync_folder(path.parent)
+        self._descriptor = open_lines(path)
 
     def append(self, value: object) -> None:
         """Append one value as a line of strict JSON.
