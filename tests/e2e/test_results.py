@@ -134,23 +134,6 @@ def test_SC_08_a_finished_replay_is_not_run_again(odd: tuple[Rig, Path]) -> None
     assert snapshot(rig.runs) == before
 
 
-def test_SC_08_after_a_failure_of_the_machine_there_is_a_new_numbered_try(rig: Rig) -> None:
-    attempt = rig.explore(rig.pack(defaults={"disk": "8m"}))
-    asset = next(Path(rig.variables["ORCH_ASSETS"]).rglob("weights.txt"))
-    good = asset.read_text()
-    asset.chmod(0o644)
-    asset.write_text("spoiled\n")
-    failed = rig.orch("replay", attempt)
-    assert failed.code == 75, failed.err
-    asset.write_text(good)
-    asset.chmod(0o444)
-    before = snapshot(attempt)
-    assert rig.replay(attempt).name == "replay-002"
-    after = snapshot(attempt)
-    assert {name: after[name] for name in before} == before
-    assert final(attempt / "replay-002") == "validated"
-
-
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Rig]:
     """A bench whose runs folder is a small file system of its own."""
