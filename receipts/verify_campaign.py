@@ -1,7 +1,7 @@
 """Steps 8 and 9: the journals behind the receipts, and both against the campaign log."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -9,10 +9,13 @@ from typing import Any
 
 from receipts.errors import MalformedError
 from receipts.journal import Journal, Line, read_journal
+from receipts.statement import PhaseName
 from receipts.verify_find import Found
-from receipts.verify_model import ENDINGS, Kind, Report, Run, Step, Wanted
+from receipts.verify_model import ENDINGS, Kind, Receipt, Report, Run, Step, Wanted
 
 NAME = "campaign.jsonl"
+_APART = frozenset({"exit", "host_facts", "contested", "reason", "message", "started", "ended"})
+"""What a receipt's outcome holds in fields of its own."""
 _REGISTERED: Mapping[str, Kind] = MappingProxyType(
     {
         "attempt_registered": Kind.ATTEMPT,
@@ -42,6 +45,36 @@ def check_journal(run: Run, report: Report) -> None:
             if said.head not in journal.digests:
                 what = "made over a journal line that is not here"
             report.fault(Step.JOURNAL, receipt.path, what)
+        for what in _disagreements(receipt, journal):
+            report.fault(Step.JOURNAL, receipt.path, what)
+
+
+def _disagreements(receipt: Receipt, journal: Journal) -> Iterator[str]:
+    """Yield where a receipt tells another story than the journal it was made over."""
+    said = receipt.statement.predicate.outcome
+    line = journal.last(said.event)
+    if line is None:
+        yield f"it tells of {said.event[:80]}, which did not happen"
+        return
+    told = {key: value for key, value in line.data.items() if key not in _APART}
+    if said.details != told:
+        yield f"it tells {said.event} otherwise than the journal"
+    ended = journal.last("exited") if receipt.phase is PhaseName.REPLAY else line
+    facts = ended.data if ended is not None else {}
+    exit_facts = said.exit.model_dump() if said.exit else None
+    signs = (exit_facts, list(said.host_facts), list(said.contested))
+    if signs != (facts.get("exit"), facts.get("host_facts", []), facts.get("contested", [])):
+        yield "its exit facts or host signs are not those of the journal"
+    collected = journal.last("collected")
+    if receipt.phase in {PhaseName.REPLAY, PhaseName.COLLECT} and collected is not None:
+        rows = collected.data.get("checkpoints")
+        found = {
+            f"checkpoints/{row.get('name')}": str(row["digest"]).rpartition(":")[2]
+            for row in (rows if isinstance(rows, list) else ())
+            if isinstance(row, dict) and row.get("digest")
+        }
+        if receipt.subjects() != found:
+            yield "it gave out other checkpoints than the journal tells of"
 
 
 def _check_story(kind: Kind, path: Path, journal: Journal, report: Report) -> None:
