@@ -17,12 +17,14 @@ class Settings:
         home: keys and the user's ``orch.toml``, ``ORCH_HOME``, default ``~/.config/orch``.
         assets: prepared assets, ``ORCH_ASSETS``, default ``~/.cache/orch/assets``.
         host: host-wide locks and reservations, ``ORCH_HOST``, default ``/run/lock/orch``.
+        runtime: what runs containers, by the engine's name for it, ``ORCH_RUNTIME``, default runc.
     """
 
     runs: Path
     home: Path
     assets: Path
     host: Path
+    runtime: str = "runc"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
@@ -38,6 +40,7 @@ class Settings:
             home=Path(env.get("ORCH_HOME") or config / "orch").absolute(),
             assets=Path(env.get("ORCH_ASSETS") or cache / "orch" / "assets").absolute(),
             host=Path(env.get("ORCH_HOST") or host).absolute(),
+            runtime=env.get("ORCH_RUNTIME") or "runc",
         )
 
     @cached_property
@@ -53,7 +56,7 @@ class Settings:
 
 
 def bundled(name: str) -> Path:
-    """Find a folder that comes with the package: ``harness``, ``containers`` or ``tasks``.
+    """Find a folder of the package: ``harness``, ``containers``, ``profiles`` or ``tasks``.
 
     Package data first (an installed wheel), then the checkout (an editable install).
 

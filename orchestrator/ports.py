@@ -249,6 +249,10 @@ class Volume(Protocol):
         """Bytes in use (allocated blocks)."""
         ...
 
+    def outgrown(self) -> bool:
+        """Tell whether it holds more than it should; a volume that cannot never does."""
+        ...
+
     def close(self) -> None:
         """Unmount and free what was opened. Calling it twice is fine."""
         ...
@@ -269,8 +273,31 @@ class Volumes(Protocol):
         """
         ...
 
-    def adopt(self, folder: Path) -> Volume | None:
-        """Take over what a supervisor that is gone left open at ``folder``; None if nothing."""
+    def adopt(self, folder: Path, size: int | None = None) -> Volume | None:
+        """Take over what a supervisor that is gone left open at ``folder``; None if nothing.
+
+        ``size`` is what it was made with, for one whose size is still to be watched.
+        """
+        ...
+
+
+class Views(Protocol):
+    """Gives each container its own read-only sight of folders that several containers see."""
+
+    def relaxations(self) -> tuple[str, ...]:
+        """Say what keeps its views from being official; empty when nothing does."""
+        ...
+
+    def open(self, source: Path, folder: Path) -> Path:
+        """Make the new ``folder`` show what ``source`` holds; return what to bind.
+
+        Raises:
+            InfrastructureError: the host would not.
+        """
+        ...
+
+    def close(self, folder: Path) -> None:
+        """Close every view that was opened right below ``folder``, and remove it."""
         ...
 
 

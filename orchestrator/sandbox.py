@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from orchestrator.domain.container import ContainerSpec, Limits, Mount, Tmpfs
-from orchestrator.domain.records import Material
+from orchestrator.domain.container import ContainerSpec, HostAbilities, Limits, Mount, Tmpfs
+from orchestrator.domain.records import Material, PhasePlan
 from orchestrator.domain.roles import Phase, is_visible
 from orchestrator.domain.task import Resources
+from orchestrator.errors import InfrastructureError, UsageError
 
 HOME = "/home/agent"
 INSTANCE_LABEL = "orch.instance"
@@ -63,6 +64,51 @@ class Users:
         return "".join(f"{name}:x:{u}:{g}::{home}:/bin/bash\n" for name, (u, g), home in rows)
 
 
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """What stands between a container's processes and the host's kernel.
+
+    Attributes:
+        runtime: the engine's own name for what runs the container.
+        seccomp: the system call filter in the form the engine takes; None where it applies none.
+        digest: ``sha256:...`` of the filter's file; empty where there is none.
+    """
+
+    runtime: str = "runc"
+    seccomp: str | None = None
+    digest: str = ""
+
+    def require(self, abilities: HostAbilities) -> None:
+        """Refuse a runtime that the engine does not offer.
+
+        Raises:
+            UsageError: it does not.
+        """
+        if self.runtime not in abilities.runtimes:
+            raise UsageError(
+                f"the engine has no runtime {self.runtime!r}",
+                remedy="set ORCH_RUNTIME to one of: " + ", ".join(abilities.runtimes),
+            )
+
+    def of(self, plan: PhasePlan) -> "Isolation":
+        """Return this, once it is known to be what ``plan`` records.
+
+        Raises:
+            InfrastructureError: the plan was made under another.
+        """
+        if (self.runtime, self.digest) != (plan.runtime, plan.seccomp):
+            raise InfrastructureError(
+                f"the plan says {plan.runtime} and filter {plan.seccomp or 'none'}, "
+                f"this host now uses {self.runtime} and {self.digest or 'none'}",
+                remedy="set ORCH_RUNTIME as it was, or start a new run",
+            )
+        return self
+
+
+ENGINE_DEFAULT = Isolation()
+"""runc and the engine's own filter: for the operator's scripts, which no candidate writes."""
+
+
 def asset_mounts(phase: Phase, materials: Mapping[str, Material]) -> tuple[Mount, ...]:
     """Mount read-only exactly the assets that ``VISIBLE_ROLES`` gives ``phase``."""
     return tuple(
@@ -103,6 +149,7 @@ def container_spec(
     mounts: tuple[Mount, ...],
     env: Mapping[str, str],
     labels: Mapping[str, str],
+    isolation: Isolation = ENGINE_DEFAULT,
     cpuset: str = "",
     workdir: str = "/workspace",
 ) -> ContainerSpec:
@@ -115,6 +162,7 @@ def container_spec(
         agent: uid and gid that own ``HOME``.
         mounts: everything bound into it, assets included.
         env: the phase's variables, over the task's and ours.
+        isolation: runtime and system call filter.
     """
     size = resources.tmp
     inodes = max(1024, min(size // _INODE_BYTES, 1 << 20))
@@ -133,4 +181,6 @@ def container_spec(
         labels={**labels, PHASE_LABEL: phase.value},
         env={**_ENVIRONMENT, **resources.env, **env},
         read_only=resources.read_only,
+        runtime=isolation.runtime,
+        seccomp=isolation.seccomp,
     )

@@ -5,14 +5,17 @@ needs a clock, not an engine.
 """
 # ruff: noqa: PLC0415
 
+import hashlib
+import json
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from orchestrator.config import Settings, bundled
+from orchestrator.domain.container import HostAbilities
 from orchestrator.errors import UsageError
 from orchestrator.ports import Clock, ContainerEngine
-from orchestrator.sandbox import Users
+from orchestrator.sandbox import Isolation, Users
 
 if TYPE_CHECKING:
     from orchestrator.adapters.host_probe import HostProbe
@@ -56,6 +59,25 @@ def users() -> Users:
     return Users(agent=(os.getuid(), os.getgid()))
 
 
+def isolation(settings: Settings, kind: str, abilities: HostAbilities) -> Isolation:
+    """Choose runtime and system call filter.
+
+    Raises:
+        UsageError: the engine has no such runtime.
+    """
+    profile = bundled("profiles") / "seccomp.json"
+    text = profile.read_text(encoding="utf-8")
+    if not abilities.seccomp:
+        chosen = Isolation(settings.runtime)
+    else:
+        # Docker takes the filter's text, Podman the name of its file.
+        filter_ = str(profile) if kind == "podman" else json.dumps(json.loads(text))
+        digest = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        chosen = Isolation(settings.runtime, filter_, digest)
+    chosen.require(abilities)
+    return chosen
+
+
 def context(
     settings: Settings,
     stop: "StopRequest",
@@ -71,6 +93,7 @@ def context(
     from orchestrator.adapters.git_store import GitTreeStore
     from orchestrator.adapters.loop_volumes import open_volumes
     from orchestrator.adapters.no_devices import NoDevices
+    from orchestrator.adapters.overlay_views import open_views
     from orchestrator.evidence.context import Context
     from orchestrator.storage.assets import AssetStore
     from orchestrator.storage.campaign import Campaign
@@ -82,7 +105,7 @@ def context(
     from receipts.keys import load_or_create, publish
 
     clock, found = system_clock(), engine(settings)
-    found.identity()
+    kind = found.identity().kind
     abilities = found.abilities()
     runs = RunsFolder(settings.runs)
     with folder_faults("the runs folder", settings.runs, "name another: --runs, or ORCH_RUNS"):
@@ -105,6 +128,8 @@ def context(
         runs=runs,
         engine=found,
         volumes=open_volumes(),
+        views=open_views(settings.assets),
+        isolation=isolation(settings, kind, abilities),
         store=GitTreeStore(),
         clock=clock,
         devices=NoDevices(),

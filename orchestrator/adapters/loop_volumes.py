@@ -13,13 +13,14 @@ import subprocess
 from pathlib import Path
 
 from orchestrator.errors import InfrastructureError, StorageFullError
-from orchestrator.evidence.walk import Visit, walk
+from orchestrator.evidence.walk import TreeChangedError, Visit, walk
 from orchestrator.ports import SizeLimit, Volume, Volumes
 
 _BLOCK = 512
 """The unit of ``st_blocks``, whatever the file system (stat(2))."""
 
 _BYTES_PER_INODE = 8192
+_FEWEST_FILES = 1024
 _ADMIN = 1 << 21
 """CAP_SYS_ADMIN as a bit of CapEff (capabilities(7))."""
 
@@ -53,6 +54,10 @@ class LoopVolume:
         """Bytes of blocks in use."""
         status = os.statvfs(self._folder)
         return (status.f_blocks - status.f_bfree) * status.f_frsize
+
+    def outgrown(self) -> bool:
+        """Never: whoever writes more gets ENOSPC."""
+        return False
 
     def close(self) -> None:
         """Unmount it and free its blocks; the folder stays, empty.
@@ -96,16 +101,18 @@ class LoopVolumes:
             raise
         return volume
 
-    def adopt(self, folder: Path) -> Volume | None:
+    def adopt(self, folder: Path, size: int | None = None) -> Volume | None:
         """Take over what a supervisor that is gone left mounted at ``folder``, if anything."""
+        del size  # the file system knows it
         return LoopVolume(folder) if image_of(folder).exists() else None
 
 
 class FolderVolume:
-    """A plain folder."""
+    """A plain folder that should not outgrow ``size`` bytes; None where nothing is written."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, size: int | None) -> None:
         self._folder = folder
+        self._size = size
 
     @property
     def path(self) -> Path:
@@ -119,12 +126,28 @@ class FolderVolume:
 
     def used(self) -> int:
         """Bytes of blocks allocated to its files, each counted once however often it is linked."""
-        blocks = {
-            found.status.st_ino: found.status.st_blocks
-            for found in walk(self._folder, lambda _: True)
-            if found.visit is Visit.SEEN
-        }
-        return sum(blocks.values()) * _BLOCK
+        return sum(self._blocks().values()) * _BLOCK
+
+    def outgrown(self) -> bool:
+        """Look through it; a loop volume of its size would hold so many bytes and files."""
+        if self._size is None:
+            return False
+        most = max(_FEWEST_FILES, self._size // _BYTES_PER_INODE)
+        try:
+            blocks = self._blocks(most)
+        except TreeChangedError:
+            return False  # somebody is writing; the next look counts
+        return len(blocks) > most or sum(blocks.values()) * _BLOCK > self._size
+
+    def _blocks(self, most: int | None = None) -> dict[int, int]:
+        """Map each file's inode to its blocks; look at one more than ``most`` files at most."""
+        found: dict[int, int] = {}
+        for entry in walk(self._folder, lambda _: True):
+            if entry.visit is Visit.SEEN:
+                found[entry.status.st_ino] = entry.status.st_blocks
+            if most is not None and len(found) > most:
+                break
+        return found
 
     def close(self) -> None:
         """Nothing is open; the files stay."""
@@ -157,11 +180,11 @@ class FolderVolumes:
                     f"{folder} cannot be given to user {owner[0]}", remedy="run orch as root"
                 ) from error
         folder.chmod(0o755)
-        return FolderVolume(folder)
+        return FolderVolume(folder, size)
 
-    def adopt(self, folder: Path) -> Volume | None:
+    def adopt(self, folder: Path, size: int | None = None) -> Volume | None:
         """Take over a folder that a supervisor that is gone left, if it is there."""
-        return FolderVolume(folder) if folder.is_dir() else None
+        return FolderVolume(folder, size) if folder.is_dir() else None
 
 
 def open_volumes() -> Volumes:
@@ -171,14 +194,19 @@ def open_volumes() -> Volumes:
 
 def can_mount() -> bool:
     """Tell whether loop volumes are possible here; nothing is tried."""
-    status = Path("/proc/self/status").read_text()
-    capabilities = next(line for line in status.splitlines() if line.startswith("CapEff:"))
     return (
-        bool(int(capabilities.split()[1], 16) & _ADMIN)
+        may_mount()
         and os.access("/dev/loop-control", os.R_OK | os.W_OK)
         and "\text4\n" in Path("/proc/filesystems").read_text()
         and all(shutil.which(tool, path=_ENV["PATH"]) for tool in _TOOLS)
     )
+
+
+def may_mount() -> bool:
+    """Tell whether this process holds what mount(2) asks for."""
+    status = Path("/proc/self/status").read_text()
+    capabilities = next(line for line in status.splitlines() if line.startswith("CapEff:"))
+    return bool(int(capabilities.split()[1], 16) & _ADMIN)
 
 
 def image_of(folder: Path) -> Path:

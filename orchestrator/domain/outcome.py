@@ -25,6 +25,7 @@ class StopReason(StrEnum):
     DEADLINE = "deadline"
     OPERATOR = "operator"
     SUBMITTED = "submitted"
+    DISK_LIMIT = "disk_limit"
     HOST_FACT = "host_fact"
 
 
@@ -86,6 +87,7 @@ _BY_STOP: Mapping[StopReason, Verdict] = MappingProxyType(
         StopReason.EXITED: Verdict.BEHAVIOR,
         StopReason.DEADLINE: Verdict.BEHAVIOR,
         StopReason.SUBMITTED: Verdict.BEHAVIOR,
+        StopReason.DISK_LIMIT: Verdict.BEHAVIOR,
         StopReason.OPERATOR: Verdict.OPERATOR,
         StopReason.HOST_FACT: Verdict.INFRASTRUCTURE,
     }

@@ -78,6 +78,10 @@ class PhasePlan(Strict):
     materials: dict[str, Material]
     harness_digest: str
     """Identity of what orch mounts at ``/opt/harness``, all of it."""
+    runtime: str = "runc"
+    """What runs the container, by the engine's own name for it."""
+    seccomp: str = ""
+    """``sha256:...`` of the system call filter; empty where the engine applies none."""
     wall: float
 
 

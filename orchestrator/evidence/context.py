@@ -14,8 +14,23 @@ from orchestrator.domain.task import Strict
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.supervise import Beat, StopRequest, Watch
 from orchestrator.lifecycle.machine import Event
-from orchestrator.ports import Clock, Container, ContainerEngine, DeviceProbe, TreeStore, Volumes
-from orchestrator.sandbox import BOOT_LABEL, DEADLINE_LABEL, INSTANCE_LABEL, RUN_LABEL, Users
+from orchestrator.ports import (
+    Clock,
+    Container,
+    ContainerEngine,
+    DeviceProbe,
+    TreeStore,
+    Views,
+    Volumes,
+)
+from orchestrator.sandbox import (
+    BOOT_LABEL,
+    DEADLINE_LABEL,
+    INSTANCE_LABEL,
+    RUN_LABEL,
+    Isolation,
+    Users,
+)
 from orchestrator.storage.assets import AssetStore
 from orchestrator.storage.campaign import Campaign
 from orchestrator.storage.durable import write_json
@@ -39,6 +54,8 @@ class Context:
     runs: RunsFolder
     engine: ContainerEngine
     volumes: Volumes
+    views: Views
+    isolation: Isolation
     store: TreeStore
     clock: Clock
     devices: DeviceProbe
@@ -63,11 +80,26 @@ class Context:
         deadline_ns: int,
         log: CappedLog,
         *,
+        outgrown: Callable[[], bool],
         quiet: bool = False,
     ) -> Watch:
-        """Put a container under supervision; ``quiet`` keeps the terminal to the agent."""
+        """Put a container under supervision.
+
+        Args:
+            outgrown: whether a folder of it holds more than it should (``Rooms.outgrown``).
+            quiet: keeps the terminal to the agent.
+        """
         beat = _unheard if quiet else self.beat
-        return Watch(phase, container, self.clock, deadline_ns, self.stop, log, beat)
+        return Watch(
+            phase,
+            container,
+            self.clock,
+            deadline_ns,
+            self.stop,
+            log,
+            beat,
+            outgrown=outgrown,
+        )
 
     def engine_record(self) -> EngineRecord:
         """Say which engine answers now."""

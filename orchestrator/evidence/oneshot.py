@@ -35,6 +35,8 @@ class Checked:
         facts = self.ending.facts
         if facts.stop_reason is StopReason.DEADLINE:
             return "timeout"
+        if facts.stop_reason is StopReason.DISK_LIMIT:
+            return "out_of_disk"
         if facts.oom_killed:
             return "out_of_memory"
         if facts.exit_code != 0:
@@ -78,10 +80,11 @@ class Check:
         ctx.stop.check(f"the {self.phase} container of {tag} was made")
         out = rooms.scratch_folder(tag)
         deadline_ns = ctx.clock.boottime_ns() + int(wall * _NS)
-        container = ctx.engine.create(self._spec(checkpoint, out, tag, deadline_ns, rooms))
+        spec = rooms.shield(self._spec(checkpoint, out, tag, deadline_ns, rooms))
+        container = ctx.engine.create(spec)
         log = CappedLog(logs, mode=self.log_mode)
         try:
-            watch = ctx.watch(self.phase, container, deadline_ns, log)
+            watch = ctx.watch(self.phase, container, deadline_ns, log, outgrown=rooms.outgrown)
             watch.begin()
             container.start(log)
             ending = watch.run()
@@ -118,6 +121,7 @@ class Check:
             ),
             env=self.env,
             labels=ctx.labels(plan.run_id, plan.engine, deadline_ns),
+            isolation=ctx.isolation.of(plan),
             cpuset=self.cpuset,
             workdir="/",
         )

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from orchestrator.domain.container import Mount
+from orchestrator.domain.container import ContainerSpec, Mount
 from orchestrator.errors import ContainerLeftRunning, InfrastructureError
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.requests import RequestBox
@@ -44,10 +44,10 @@ def harness_mounts(harness: Path, *names: str) -> tuple[Mount, ...]:
 
 @dataclass(slots=True)
 class Rooms:
-    """Writable volumes and host-written files of one container.
+    """Writable volumes, host-written files and views of what is shared, of a phase's containers.
 
     Use as a context manager: every volume opened through it is closed, in reverse order, unless
-    the operator left the container running.
+    the operator left the container running. A running container keeps views that are closed here.
     """
 
     ctx: Context
@@ -56,8 +56,11 @@ class Rooms:
     limits: dict[str, str] = field(default_factory=dict)
     scratch: Path | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
+    _volumes: list[Volume] = field(default_factory=list)
+    _views: int = 0
 
     def __enter__(self) -> Self:
+        self.ctx.views.close(views_of(self.host))  # a supervisor that was killed left them open
         make_folder(self.host.parent, exist_ok=True)
         make_folder(self.host, exist_ok=True)
         make_folder(self.host / "agent", exist_ok=True)  # mount points under a read-only bind
@@ -72,6 +75,7 @@ class Rooms:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.ctx.views.close(views_of(self.host))
         if isinstance(error, ContainerLeftRunning):
             self._stack.pop_all()  # the container is left running, and its folders with it
         self._stack.__exit__(kind, error, trace)
@@ -79,21 +83,49 @@ class Rooms:
     def volume(self, folder: Path, size: int, target: str) -> Volume:
         """Open a size-limited folder that the agent's user owns; closed with the rooms."""
         opened = self.ctx.volumes.create(folder, size, owner=self.ctx.users.agent)
-        self._stack.callback(opened.close)
+        self._hold(opened)
         self.limits[target] = opened.size_limit.value
         return opened
 
-    def adopt(self, folder: Path) -> Volume:
+    def adopt(self, folder: Path, size: int) -> Volume:
         """Take over a volume that a supervisor which is gone left open; closed with the rooms.
 
         Raises:
             InfrastructureError: it is not there any more.
         """
-        found = self.ctx.volumes.adopt(folder)
+        found = self.ctx.volumes.adopt(folder, size)
         if found is None:
             raise InfrastructureError(f"{folder} is gone; what the container left cannot be read")
-        self._stack.callback(found.close)
+        self._hold(found)
         return found
+
+    def _hold(self, volume: Volume) -> None:
+        self._stack.callback(volume.close)
+        self._volumes.append(volume)
+
+    def outgrown(self) -> bool:
+        """Tell whether one of the volumes holds more than its size."""
+        return any(volume.outgrown() for volume in self._volumes)
+
+    def shield(self, spec: ContainerSpec) -> ContainerSpec:
+        """Give a container its own view of every read-only folder that others may see too.
+
+        What the host writes for this phase alone is bound as it is.
+        """
+        seen: dict[Path, Path] = {}
+        mounts = []
+        for mount in spec.mounts:
+            source = mount.source
+            if mount.writable or source.is_relative_to(self.host):
+                mounts.append(mount)
+                continue
+            folder = source if source.is_dir() else source.parent
+            if folder not in seen:
+                self._views += 1
+                view = views_of(self.host) / f"{self._views:03d}"
+                seen[folder] = self.ctx.views.open(folder, view)
+            mounts.append(replace(mount, source=seen[folder] / source.relative_to(folder)))
+        return replace(spec, mounts=tuple(mounts))
 
     def open_scratch(self, folder: Path, size: int) -> None:
         """Open one volume for a whole phase whose containers each get a folder of it as /out."""
@@ -124,6 +156,11 @@ class Rooms:
             make_folder(opened.path / name, exist_ok=True)
             _own(opened.path / name, self.ctx.users.agent)
         return RequestBox(opened.path / "run", self.host / "answers")
+
+
+def views_of(host: Path) -> Path:
+    """Where the views of a phase's containers lie, beside what the host writes for them."""
+    return host.with_name(f"{host.name}-views")
 
 
 def _own(folder: Path, owner: tuple[int, int]) -> None:

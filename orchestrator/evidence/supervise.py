@@ -34,6 +34,9 @@ from orchestrator.ports import Clock, Container, MemoryUse
 
 TICK = 0.05
 _SAMPLE_EVERY_NS = 250_000_000
+_MEASURE_EVERY_NS = 1_000_000_000
+_MEASURE_SHARE = 20
+"""Looking through watched folders may take one part in so many of the time."""
 _LAST_WAIT = 30.0
 _KILL_AGAIN = 1.0
 _UNREAD = MemoryUse(peak=None, limit_reached=None)
@@ -155,6 +158,9 @@ class Watch:
     on_beat: Callable[[Beat], None]
     kills: KillLedger = field(default_factory=KillLedger)
     interrupt_grace: float = 3.0
+    outgrown: Callable[[], bool] = lambda: False
+    """Asked about once a second: whether a folder holds more than its size."""
+    _measure_ns: int = 0
     _memory: MemoryUse = _UNREAD
     _started_ns: int = 0
     _started_wall_ns: int = 0
@@ -224,13 +230,19 @@ class Watch:
                     f"left container {self.container.name} running",
                     remedy="orch status shows it; the next writing command deals with it",
                 )
-            if self._interrupt_is_due():
-                return StopReason.OPERATOR, None, False
-            if self.clock.boottime_ns() >= self.deadline_ns:
-                return StopReason.DEADLINE, None, False
-            if self.log.error is not None:
-                return StopReason.HOST_FACT, None, False
+            reason = self._must_end()
+            if reason is not None:
+                return reason, None, False
             self._sample()
+
+    def _must_end(self) -> StopReason | None:
+        if self._interrupt_is_due():
+            return StopReason.OPERATOR
+        if self.clock.boottime_ns() >= self.deadline_ns:
+            return StopReason.DEADLINE
+        if self.log.error is not None:
+            return StopReason.HOST_FACT
+        return StopReason.DISK_LIMIT if self._is_outgrown() else None
 
     def _interrupt_is_due(self) -> bool:
         """A first Ctrl-C counts once the operator has had time for the second."""
@@ -240,6 +252,16 @@ class Watch:
         if self._asked_ns is None:
             self._asked_ns = now
         return now - self._asked_ns >= self.interrupt_grace * _NS
+
+    def _is_outgrown(self) -> bool:
+        """Look through the watched folders, seldom enough that looking stays cheap."""
+        began = self.clock.boottime_ns()
+        if began < self._measure_ns:
+            return False
+        found = self.outgrown()
+        ended = self.clock.boottime_ns()
+        self._measure_ns = ended + max(_MEASURE_EVERY_NS, _MEASURE_SHARE * (ended - began))
+        return found
 
     def settle(self) -> None:
         """Kill the container and wait until it is down."""

@@ -103,7 +103,9 @@ def run(
             workspace=workspace,
             box=box,
             container=ctx.engine.create(
-                spec(ctx, plan, pack, folder, deadline_ns=deadline_ns, cpuset=held.cpuset)
+                rooms.shield(
+                    spec(ctx, plan, pack, folder, deadline_ns=deadline_ns, cpuset=held.cpuset)
+                )
             ),
             deadline_ns=deadline_ns,
             text=text,
@@ -139,6 +141,7 @@ def spec(
         ),
         env=environment(plan),
         labels=ctx.labels(plan.run_id, plan.engine, deadline_ns),
+        isolation=ctx.isolation.of(plan),
         cpuset=cpuset,
     )
 
@@ -215,6 +218,7 @@ class _Exploration:
             self.container,
             self.deadline_ns,
             log,
+            outgrown=self.rooms.outgrown,
             quiet=self.agent.interactive,
         )
         self.rooms.deadline(self.deadline_ns, self.plan.wall)

@@ -86,15 +86,15 @@ def resume(
         raise ContainerLostError(f"the container of {folder.root} is gone, its end was not seen")
     with Rooms(ctx, host_folder(folder)) as rooms:
         replay = _Replay(ctx, plan, pack, folder, journal, rooms)
-        rooms.adopt(folder.workspace)
-        out = rooms.adopt(folder.out)
+        rooms.adopt(folder.workspace, plan.resources.disk)
+        out = rooms.adopt(folder.out, plan.resources.disk)
         seen = journal.view.last(Event.EXITED)
         if seen is not None:
             return _decide(replay, out, Ending.from_data(seen.data))
         log = CappedLog(folder.logs)
         rooms.defer(log.close)
         deadline_ns = int(started.data["deadline_boottime_ns"])
-        watch = ctx.watch(Phase.REPLAY, found[0], deadline_ns, log)
+        watch = ctx.watch(Phase.REPLAY, found[0], deadline_ns, log, outgrown=rooms.outgrown)
         watch.resume(datetime.fromisoformat(started.ts), started.mono_ns)
         found[0].adopt(log, plan.engine.incarnation)
         return _conclude(replay, out, watch.run())
@@ -157,7 +157,7 @@ def _start(replay: _Replay, cpuset: str) -> Watch:
     deadline_ns = ctx.clock.boottime_ns() + int(plan.wall * _NS)
     rooms.deadline(deadline_ns, plan.wall)
     container = ctx.engine.create(
-        spec(ctx, plan, replay.folder, deadline_ns=deadline_ns, cpuset=cpuset)
+        rooms.shield(spec(ctx, plan, replay.folder, deadline_ns=deadline_ns, cpuset=cpuset))
     )
     if not container.has_file(SHELL):
         container.remove()
@@ -167,7 +167,7 @@ def _start(replay: _Replay, cpuset: str) -> Watch:
         )
     log = CappedLog(replay.folder.logs)
     rooms.defer(log.close)
-    watch = ctx.watch(Phase.REPLAY, container, deadline_ns, log)
+    watch = ctx.watch(Phase.REPLAY, container, deadline_ns, log, outgrown=rooms.outgrown)
     replay.journal.append(
         Event.RUN_STARTED,
         container=container.id,
@@ -202,6 +202,7 @@ def spec(
         ),
         env=plan.env,
         labels=ctx.labels(plan.run_id, plan.engine, deadline_ns),
+        isolation=ctx.isolation.of(plan),
         cpuset=cpuset,
     )
 

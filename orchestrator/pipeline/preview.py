@@ -39,6 +39,7 @@ def container(spec: ContainerSpec) -> dict[str, Any]:
         "image": spec.image,
         "argv": list(spec.argv),
         "user": spec.user,
+        "runtime": spec.runtime,
         "network": "none",
         "read_only": spec.read_only,
         "mounts": [

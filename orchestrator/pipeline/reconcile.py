@@ -13,6 +13,7 @@ from orchestrator.domain.records import AttemptPlan, PhasePlan, ReplayPlan, Scor
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import InterruptedByOperator, OrchError
 from orchestrator.evidence.context import Context
+from orchestrator.evidence.rooms import views_of
 from orchestrator.lifecycle.machine import Event, State, is_terminal
 from orchestrator.pipeline import drive
 from orchestrator.pipeline.register import pack_of
@@ -152,6 +153,8 @@ def _end(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:
             left = ctx.volumes.adopt(folder.root / name)
             if left is not None:
                 left.close()
+        for host in ("host", "validate-host"):
+            ctx.views.close(views_of(folder.root / "logs" / host))
         message = "orch was killed while it supervised this run"
         journal = Journal(folder.journal, kind, plan.run_id, ctx.clock)
         fact = HostFact.ORCHESTRATOR_FAILED.value

@@ -32,7 +32,7 @@ def test_the_wheel_holds_no_leftovers_and_every_tracked_file(wheel: Path) -> Non
     names = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in names if UNWANTED.search(name)]
     assert not [name for name in names if name.startswith(("tests/", "scripts/"))]
-    for folder in ("harness", "containers", "tasks"):
+    for folder in ("harness", "containers", "profiles", "tasks"):
         tracked = subprocess.run(
             ["git", "-C", ROOT, "ls-files", "-z", folder],
             check=True,
@@ -52,7 +52,7 @@ def test_an_installed_wheel_finds_what_it_brings_away_from_the_checkout(
     look = (
         "import orchestrator.config as c, receipts\n"
         "from orchestrator.storage.pack import bundled_packs, load_pack\n"
-        "for name in ('harness', 'containers', 'tasks'): print(c.bundled(name))\n"
+        "for name in ('harness', 'containers', 'profiles', 'tasks'): print(c.bundled(name))\n"
         "print([load_pack(path).spec.name for path in bundled_packs()])\n"
     )
     answer = subprocess.run(
@@ -65,5 +65,5 @@ def test_an_installed_wheel_finds_what_it_brings_away_from_the_checkout(
         timeout=120,
     )
     *folders, tasks = answer.stdout.splitlines()
-    assert [Path(folder).parent for folder in folders] == [installed / "orchestrator/_bundled"] * 3
+    assert [Path(folder).parent for folder in folders] == [installed / "orchestrator/_bundled"] * 4
     assert "digits_class0" in tasks

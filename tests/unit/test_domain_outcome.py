@@ -93,6 +93,7 @@ def test_who_stopped_it_decides_without_a_host_fact() -> None:
         StopReason.EXITED: Verdict.BEHAVIOR,
         StopReason.DEADLINE: Verdict.BEHAVIOR,
         StopReason.SUBMITTED: Verdict.BEHAVIOR,
+        StopReason.DISK_LIMIT: Verdict.BEHAVIOR,
         StopReason.OPERATOR: Verdict.OPERATOR,
         StopReason.HOST_FACT: Verdict.INFRASTRUCTURE,
     }

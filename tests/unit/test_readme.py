@@ -23,7 +23,7 @@ def test_every_exit_code_is_in_the_table() -> None:
 def test_every_setting_is_in_the_table_with_its_default() -> None:
     settings = Settings.from_environment({"HOME": "/home/somebody"})
     rows = dict(re.findall(r"^\| `(ORCH_[A-Z]+)` \| `([^`]+)` \|", README, re.MULTILINE))
-    fields = ("runs", "home", "assets", "host")
+    fields = ("runs", "home", "assets", "host", "runtime")
     assert rows.keys() == {f"ORCH_{name.upper()}" for name in fields}
     for name in fields:
         shown = rows[f"ORCH_{name.upper()}"].replace("~", "/home/somebody").removeprefix("./")
