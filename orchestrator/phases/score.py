@@ -57,6 +57,8 @@ class _Scoring:
     rooms: Rooms
     wall: float
     crashes: Mapping[str, int]
+    start_passes: bool | None = None
+    """What the control came to; it is run once, when the first checkpoint needs it."""
 
 
 def run(
@@ -179,6 +181,13 @@ def _crashed(scoring: _Scoring, checkpoint: PlannedCheckpoint, found: Checked) -
 
 
 def _control_passes(scoring: _Scoring) -> bool:
+    """Tell whether the evaluator works on the start."""
+    if scoring.start_passes is None:
+        scoring.start_passes = _try_start(scoring)
+    return scoring.start_passes
+
+
+def _try_start(scoring: _Scoring) -> bool:
     """Evaluate the start (as a reference run) the same way; the evaluator re-measures both points.
 
     The start is an anchor that the task makes visible to score.

@@ -11,14 +11,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import yaml
 
 from orchestrator import wiring
+from orchestrator.cli import app
 from orchestrator.config import Settings
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.supervise import StopRequest
@@ -128,8 +131,7 @@ class Rig:
         for asset, rule in task["assets"].items():
             folder = self.root / "made" / place.name / asset
             folder.mkdir(parents=True, exist_ok=True)
-            text = FINAL_TOKEN if rule["role"] in {"final", "reference"} else f"role {rule['role']}"
-            (folder / "weights.txt").write_text(text + "\n")
+            self.fill(folder, rule["role"])
             seal(folder)
             rule["digest"] = tree_digest(folder)
             made[asset] = folder
@@ -137,6 +139,11 @@ class Rig:
         pack, store = load_pack(place), AssetStore(Path(self.variables["ORCH_ASSETS"]))
         for asset, folder in made.items():
             store.adopt(pack, asset, folder, task["assets"][asset]["digest"])
+
+    def fill(self, folder: Path, role: str) -> None:
+        """Write an asset's content; a bench for other data overrides it."""
+        text = FINAL_TOKEN if role in {"final", "reference"} else f"role {role}"
+        (folder / "weights.txt").write_text(text + "\n")
 
     def orch(self, *words: str | Path, timeout: float = 120) -> Done:
         """Run ``orch`` to its end."""
@@ -149,6 +156,13 @@ class Rig:
             stdin=subprocess.DEVNULL,
         )
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def call(self, *words: str | Path) -> Done:
+        """Run ``orch`` to its end in this process: the same but for the start of an interpreter."""
+        out, err = StringIO(), StringIO()
+        with patch.dict(os.environ, self.variables), redirect_stdout(out), redirect_stderr(err):
+            code = app.run([str(word) for word in words])
+        return Done(int(code), out.getvalue(), err.getvalue())
 
     def start(self, *words: str | Path) -> "subprocess.Popen[bytes]":
         """Start ``orch`` in a session of its own and leave it running."""
@@ -214,10 +228,10 @@ class Rig:
 
     def enter(self, pack: Path, ctx: Context | None = None) -> Path:
         """Submit a small patch and return the attempt's folder; no container is needed."""
-        patch = self.root / "note.patch"
-        patch.write_text(NOTE)
-        with nullcontext(ctx) if ctx else self.context() as ctx:
-            folder, state = jobs.submit_patch(ctx, pack, patch, official=False)
+        note = self.root / "note.patch"
+        note.write_text(NOTE)
+        with nullcontext(ctx) if ctx else self.context() as wired:
+            folder, state = jobs.submit_patch(wired, pack, note, official=False)
         assert state is State.SUBMITTED
         return folder.root
 
@@ -241,13 +255,13 @@ class Rig:
 
     def explore(self, pack: Path, *words: str) -> Path:
         """Explore and return the attempt's folder."""
-        done = self.orch("explore", pack, "--json", *words)
+        done = self.call("explore", pack, "--json", *words)
         assert done.code == 0, done.err
         return Path(done.json()[-1]["path"])
 
     def replay(self, attempt: Path, *words: str) -> Path:
         """Replay and return the newest replay's folder, whatever came of it."""
-        done = self.orch("replay", attempt, *words)
+        done = self.call("replay", attempt, *words)
         assert done.code == 0, done.err
         return max(attempt.glob("replay-*"))
 

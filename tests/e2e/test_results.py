@@ -246,3 +246,34 @@ def test_SC_06_no_space_to_begin_with(small: Rig) -> None:
     after = snapshot(attempt)
     assert {name: after[name] for name in before} == before
     assert small.orch("status").code == 0
+
+
+CRASHES_ON_CANDIDATES = """\
+if [ -z "$ORCH_REFERENCE_RUN" ]; then exit 3; fi
+echo '{"status": "scored", "metrics": {"score": 0.1}}' > /out/summary.json
+"""
+
+
+def test_one_control_serves_every_checkpoint_that_crashes_the_evaluator(rig: Rig) -> None:
+    pack = rig.pack(scorer=CRASHES_ON_CANDIDATES, defaults={"disk": "8m"})
+    words: list[str] = []
+    for number in (10, 20):
+        made = rig.root / f"made-{number}"
+        made.mkdir()
+        (made / "weights.txt").write_text(str(number))
+        words += ["--checkpoint", f"{number}={made}"]
+    assert rig.orch("score", pack, *words).code == 75
+    replay = next(rig.runs.glob("checkpoint__*/attempt-001/replay-001"))
+    assert rig.orch("score", replay).code == 75  # checkpoint-10 has crashed only once by now
+    assert rig.orch("score", replay).code == 0
+    aggregate = parse_json((replay / "score-003/summary.json").read_bytes())
+    assert aggregate["status"] == "unscorable"
+    assert [c["status"] for c in aggregate["checkpoints"]] == ["unscorable", "unscorable"]
+    mounts = [json.loads(line) for line in (rig.runs / "campaign.jsonl").read_text().splitlines()]
+    last_run = json.loads((replay / "score-003/plan.json").read_text())["run_id"]
+    told = [
+        m["data"]["checkpoint"]
+        for m in mounts
+        if m["event"] == "final_mounted" and m["data"]["run_id"] == last_run
+    ]
+    assert told == ["checkpoint-20", "control", "checkpoint-10"]
