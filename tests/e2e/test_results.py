@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.storage.durable import parse_json
 from receipts.complete import Completeness, check
-from tests.e2e.rig import PUBLISH, Rig, events, final, snapshot, until
+from tests.e2e.rig import PUBLISH, SUBMIT, Rig, events, final, snapshot, until
 
 ODD_NUMBERS = """\
 case $(cat /ckpt/weights.txt) in
@@ -227,6 +227,24 @@ def test_SC_06_no_space_for_a_checkpoint(small: Rig) -> None:
     assert not (replay / "artifacts.json").exists()
     _no_part(small.runs)
     assert events(replay)[-1]["data"]["fact"] == "disk_full"
+    filler.unlink()
+    assert small.containers() == []
+
+
+def test_SC_06_no_space_for_a_transcript(small: Rig) -> None:
+    loud = {"run": WAIT + "head -c 600000 /dev/urandom | base64"}
+    process = small.start("explore", small.pack(steps=(loud, *SUBMIT), defaults={"disk": "8m"}))
+    attempt = small.runs / "scripted__tiny__none__none__bc37b7/attempt-001"
+    until((attempt / "out/here").exists)
+    filler = _fill(small.runs, 4096)
+    (attempt / "out/go").touch()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err.decode()
+    assert b"No space left on device" in err
+    assert b"Traceback" not in err
+    assert not (attempt / "candidate/submission.json").exists()
+    assert events(attempt)[-1]["data"]["fact"] == "disk_full"
+    _no_part(small.runs)
     filler.unlink()
     assert small.containers() == []
 
