@@ -1,6 +1,5 @@
 """Every test here runs real containers."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
+def rig(tmp_path: Path) -> Rig:
     """A bench of its own for one test."""
-    yield Rig(tmp_path)
+    return Rig(tmp_path)

@@ -133,7 +133,7 @@ def killed_while_it_runs(rig: Rig, attempt: Path) -> Iterator[Path]:
 def test_DK_07_a_run_within_its_time_is_left_alone_and_can_be_adopted(rig: Rig) -> None:
     attempt = rig.enter(rig.pack(UNTIL_TOLD))
     with killed_while_it_runs(rig, attempt) as replay:
-        other = rig.orch("score", replay)
+        other = rig.call("score", replay)
         assert other.code == 64
         assert "still runs without a supervisor" in other.err
         assert f"orch replay {attempt}" in other.err
@@ -162,7 +162,7 @@ def test_DK_07_a_run_that_ended_unseen_is_collected_by_the_next_command(rig: Rig
     with killed_while_it_runs(rig, attempt) as replay:
         (replay / "out/go").touch()
         until(lambda: all(container.state().ended for container in rig.containers()))
-        rig.orch("score", "nothing")
+        rig.call("score", "nothing")
     assert last(replay, "exited")["exit"]["exit_code"] == 0
     assert last(replay, "exited")["contested"] == ["observation_gap"]
     assert final(replay) == "validated"
@@ -176,7 +176,7 @@ def test_DK_07_a_run_past_its_deadline_is_ended_by_the_next_command(rig: Rig) ->
         deadline = int(last(replay, "run_started")["deadline_boottime_ns"])
         with rig.context() as ctx:
             until(lambda: ctx.clock.boottime_ns() > deadline)
-        rig.orch("score", "nothing")
+        rig.call("score", "nothing")
     seen = last(replay, "exited")["exit"]
     assert seen["stop_reason"] == "deadline"
     assert seen["killed_by"] == "orchestrator"
@@ -192,7 +192,7 @@ def test_DK_07_an_exploration_is_ended_as_the_machines_doing(rig: Rig) -> None:
     kill_group(process, signal.SIGKILL)
     process.communicate(timeout=30)
     assert len(rig.containers()) == 1
-    rig.orch("score", "nothing")
+    rig.call("score", "nothing")
     assert last(attempt, "infrastructure")["reason"] == "runtime_failure"
     assert (attempt / ".complete").exists()
     rig.nothing_left()
@@ -207,7 +207,7 @@ def test_DK_07_a_validation_that_was_cut_off_is_done_again(rig: Rig) -> None:
     until(lambda: len(rig.containers()) == 2)
     kill_group(process, signal.SIGKILL)
     process.communicate(timeout=30)
-    rig.orch("score", "nothing")
+    rig.call("score", "nothing")
     assert final(replay) == "validated"
     assert (replay / ".complete").exists()
     rig.nothing_left()
@@ -222,7 +222,7 @@ def test_DK_07_a_scoring_that_was_cut_off_is_its_own_failure(rig: Rig) -> None:
     until(lambda: len(rig.containers()) == 1)
     kill_group(process, signal.SIGKILL)
     process.communicate(timeout=30)
-    again = rig.orch("score", replay)
+    again = rig.call("score", replay)
     assert again.code == 0, again.err
     assert final(replay / "score-001") == "infrastructure"
     assert final(replay / "score-002") == "scored"

@@ -33,7 +33,7 @@ def test_EX_02_a_child_killed_by_the_containers_own_limit_is_behaviour(rig: Rig)
     assert seen["exit"]["killed_by"] == "nobody"
     assert seen["host_facts"] == []
     assert final(replay) == "no_checkpoint"
-    again = rig.orch("replay", replay.parent)
+    again = rig.call("replay", replay.parent)
     assert again.code == 64
     rig.nothing_left()
 
@@ -52,13 +52,13 @@ def test_EX_04_our_own_deadline_is_not_taken_for_anothers_kill(rig: Rig) -> None
 
 def test_EX_07_exit_75_of_the_candidate_is_behaviour_and_no_free_retry(rig: Rig) -> None:
     attempt = rig.enter(rig.pack("exit 75\n"))
-    first = rig.orch("replay", attempt)
+    first = rig.call("replay", attempt)
     assert first.code == 0, first.err
     replay = attempt / "replay-001"
     assert last(replay, "exited")["exit"]["exit_code"] == 75
     assert final(replay) == "no_checkpoint"
     before = snapshot(attempt)
-    second = rig.orch("replay", attempt)
+    second = rig.call("replay", attempt)
     assert second.code == 64
     assert "finished" in second.err
     assert snapshot(attempt) == before

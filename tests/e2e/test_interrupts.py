@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from orchestrator.agents.scripted import ScriptedAgent
-from orchestrator.cli import app
 from orchestrator.cli.progress import Progress
 from orchestrator.errors import InterruptedByOperator
 from orchestrator.evidence.supervise import StopRequest
 from orchestrator.pipeline import jobs
 from orchestrator.sandbox import PHASE_LABEL
 from orchestrator.storage.layout import AttemptFolder
-from tests.e2e.rig import SUBMIT, THREE, Rig, events, final, kill_group, last, until
+from tests.e2e.rig import PUBLISH, SUBMIT, THREE, Rig, events, final, kill_group, last, until
 
 SLEEP = {"run": "echo '# changed' >> run.sh; sleep 300"}
 Function = Callable[..., Any]
@@ -137,13 +136,14 @@ def test_a_stop_during_a_capture_lets_the_submission_stand(
 
 # -- a stop while a judging container runs
 
-ONE = {"validate": ("validator", "replay-001"), "score": ("scorer", "replay-001/score-001")}
+ONE_CHECKPOINT = PUBLISH + "publish 10 0.5\n"
+JUDGES = {"validate": ("validator", "replay-001"), "score": ("scorer", "replay-001/score-001")}
 
 
 @pytest.mark.parametrize("phase", ["validate", "score"])
 def test_a_stop_while_a_checkpoint_is_judged(rig: Rig, phase: str) -> None:
-    script, run = ONE[phase]
-    attempt = rig.enter(rig.pack(THREE, **{script: "sleep 300\n"}))
+    script, run = JUDGES[phase]
+    attempt = rig.enter(rig.pack(ONE_CHECKPOINT, **{script: "sleep 300\n"}))
     process = rig.start("replay", attempt)
     until(lambda: any(c.labels[PHASE_LABEL] == phase and c.state().pid for c in rig.containers()))
     kill_group(process, signal.SIGINT)
@@ -156,8 +156,8 @@ def test_a_stop_while_a_checkpoint_is_judged(rig: Rig, phase: str) -> None:
 
 @pytest.mark.parametrize("phase", ["validate", "score"])
 def test_two_stops_while_a_checkpoint_is_judged_leave_it(rig: Rig, phase: str) -> None:
-    script, run = ONE[phase]
-    pack = rig.pack(THREE, **{script: "sleep 300\n"}, **{phase: {"wall": "4s"}})
+    script, run = JUDGES[phase]
+    pack = rig.pack(ONE_CHECKPOINT, **{script: "sleep 300\n"}, **{phase: {"wall": "2s"}})
     attempt = rig.enter(pack)
     process = rig.start("replay", attempt)
     until(lambda: any(c.labels[PHASE_LABEL] == phase and c.state().pid for c in rig.containers()))
@@ -166,7 +166,7 @@ def test_two_stops_while_a_checkpoint_is_judged_leave_it(rig: Rig, phase: str) -
     assert process.returncode == 130, said
     assert "operator" not in names(attempt / run)
     assert not (attempt / run / ".complete").exists()
-    rig.orch("score", "nothing")
+    rig.call("score", "nothing")
     assert (attempt / run / ".complete").exists()
     rig.nothing_left()
 
@@ -176,13 +176,6 @@ def test_two_stops_while_a_checkpoint_is_judged_leave_it(rig: Rig, phase: str) -
 
 def fail() -> None:
     raise ValueError("a bug made by the test")
-
-
-def call(rig: Rig, monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    """Run ``orch`` in this process."""
-    for name, value in rig.variables.items():
-        monkeypatch.setenv(name, value)
-    return int(app.run([str(word) for word in words]))
 
 
 @pytest.mark.parametrize(
@@ -200,16 +193,15 @@ def call(rig: Rig, monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
 def test_a_bug_of_ours_is_booked_as_the_machines(
     rig: Rig,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     moment: str,
 ) -> None:
     attempt = rig.enter(rig.pack(THREE))
     break_in(monkeypatch, moment, fail)
-    assert call(rig, monkeypatch, "replay", attempt) == 70
+    done = rig.call("replay", attempt)
+    assert done.code == 70
     monkeypatch.undo()
-    said = capsys.readouterr().err
-    assert "Traceback" in said
-    assert "a bug made by the test" in said
+    assert "Traceback" in done.err
+    assert "a bug made by the test" in done.err
     run = attempt / ("replay-001/score-001" if ".score." in moment else "replay-001")
     failed = last(run, "infrastructure")
     assert failed["fact"] == "orchestrator_failed"
@@ -222,15 +214,15 @@ def test_a_bug_of_ours_is_booked_as_the_machines(
 def test_a_bug_while_a_container_runs_ends_it(
     rig: Rig,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     command: str,
 ) -> None:
     pack = rig.pack("sleep 300\n", steps=(SLEEP,))
     target = pack if command == "explore" else rig.enter(pack)
     monkeypatch.setattr(Progress, "beat", lambda *_: fail())
-    assert call(rig, monkeypatch, command, target) == 70
+    done = rig.call(command, target)
+    assert done.code == 70
     monkeypatch.undo()
-    assert "Traceback" in capsys.readouterr().err
+    assert "Traceback" in done.err
     pattern = "scripted*/attempt-001" if command == "explore" else "patch*/attempt-001/replay-001"
     run = only(rig, pattern)
     assert last(run, "infrastructure")["fact"] == "orchestrator_failed"
@@ -239,13 +231,14 @@ def test_a_bug_while_a_container_runs_ends_it(
 
 
 def test_a_bug_of_an_agent_of_ours_is_no_early_exit(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pack = rig.pack()
     monkeypatch.setattr(ScriptedAgent, "run", lambda *_: fail())
-    assert call(rig, monkeypatch, "explore", pack) == 70
+    done = rig.call("explore", pack)
+    assert done.code == 70
     monkeypatch.undo()
-    assert "a bug made by the test" in capsys.readouterr().err
+    assert "a bug made by the test" in done.err
     attempt = only(rig, "*/attempt-001")
     assert last(attempt, "infrastructure")["reason"] == "runtime_failure"
     assert (attempt / ".complete").exists()
@@ -259,7 +252,7 @@ def test_a_second_supervisor_touches_nothing(rig: Rig) -> None:
     replay = attempt / "replay-001"
     until((replay / "out/begun").exists)
     before = (replay / "lifecycle.jsonl").read_bytes()
-    other = rig.orch("replay", attempt)
+    other = rig.call("replay", attempt)
     assert other.code == 64
     assert "has not ended" in other.err
     assert (replay / "lifecycle.jsonl").read_bytes() == before

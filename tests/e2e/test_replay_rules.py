@@ -84,7 +84,7 @@ def test_SC_08_a_finished_replay_is_refused_and_nothing_changes(rig: Rig) -> Non
     rig.replay(attempt)
     before = snapshot(attempt)
     campaign = (rig.runs / "campaign.jsonl").read_bytes()
-    refused = rig.orch("replay", attempt)
+    refused = rig.call("replay", attempt)
     assert refused.code == 64
     assert "--repeats" in refused.err
     assert snapshot(attempt) == before
@@ -126,7 +126,7 @@ def test_after_a_persons_stop_a_reason_is_asked_for_and_kept(rig: Rig) -> None:
     assert final(attempt / "replay-001") == "operator"
     assert last(attempt / "replay-001", "exited")["exit"]["stop_reason"] == "operator"
     rig.nothing_left()
-    refused = rig.orch("replay", attempt)
+    refused = rig.call("replay", attempt)
     assert refused.code == 64
     assert "--again" in refused.err
     again = rig.start("replay", attempt, "--again", "wrong machine")
@@ -142,7 +142,7 @@ def test_after_a_persons_stop_a_reason_is_asked_for_and_kept(rig: Rig) -> None:
 def test_repeats_declare_seeded_members_before_the_first_starts(rig: Rig) -> None:
     run = PUBLISH + 'publish 10 "0.$SEED"\n'
     attempt = rig.enter(rig.pack(run, replay={"seed_variable": "SEED"}))
-    done = rig.orch("replay", attempt, "--repeats", "2")
+    done = rig.call("replay", attempt, "--repeats", "2")
     assert done.code == 0, done.err
     first, second = sorted(attempt.glob("replay-*"))
     assert [plan_of(run)["series"] for run in (first, second)] == ["seed-1", "seed-2"]
@@ -153,10 +153,10 @@ def test_repeats_declare_seeded_members_before_the_first_starts(rig: Rig) -> Non
     declared = kinds.index(CampaignEvent.SERIES_DECLARED)
     assert records[declared].data["count"] == 2
     assert declared < kinds.index(CampaignEvent.REPLAY_REGISTERED)
-    other = rig.orch("replay", attempt, "--repeats", "3")
+    other = rig.call("replay", attempt, "--repeats", "3")
     assert other.code == 64
     assert "2 seeded replays declared" in other.err
-    same = rig.orch("replay", attempt, "--repeats", "2")
+    same = rig.call("replay", attempt, "--repeats", "2")
     assert same.code == 64
     rig.nothing_left()
 
@@ -166,7 +166,7 @@ def test_through_validate_stops_before_the_score(rig: Rig) -> None:
     replay = rig.replay(attempt, "--through", "validate")
     assert final(replay) == "validated"
     assert not list(replay.glob("score-*"))
-    scored = rig.orch("score", replay)
+    scored = rig.call("score", replay)
     assert scored.code == 0, scored.err
     assert final(replay / "score-001") == "scored"
 
@@ -176,7 +176,7 @@ def test_a_dry_run_writes_nothing(rig: Rig, command: str) -> None:
     pack = rig.pack(ONE)
     attempt = rig.enter(pack)
     before = snapshot(rig.runs)
-    done = rig.orch(command, pack if command == "explore" else attempt, "--dry-run", "--json")
+    done = rig.call(command, pack if command == "explore" else attempt, "--dry-run", "--json")
     assert done.code == 0, done.err
     container = done.json()["container"]
     assert container["network"] == "none"
@@ -196,7 +196,7 @@ def test_no_checkpoint_is_behaviour(rig: Rig) -> None:
 
 def test_none_valid_is_behaviour(rig: Rig) -> None:
     attempt = rig.enter(rig.pack("cd /out; mkdir -p checkpoints/checkpoint-1; >checkpoints/*/x\n"))
-    done = rig.orch("replay", attempt, "--fail-on-behavior")
+    done = rig.call("replay", attempt, "--fail-on-behavior")
     assert done.code == 1, done.err
     replay = attempt / "replay-001"
     assert final(replay) == "none_valid"
@@ -209,7 +209,7 @@ def test_a_patch_that_changed_on_disk_is_the_machines_doing(rig: Rig) -> None:
     attempt = rig.enter(rig.pack(ONE))
     patch = attempt / "candidate/candidate.patch"
     patch.write_text(patch.read_text().replace("+changed", "+forged!"))
-    done = rig.orch("replay", attempt)
+    done = rig.call("replay", attempt)
     assert done.code == 75
     replay = attempt / "replay-001"
     assert final(replay) == "infrastructure"
@@ -223,7 +223,7 @@ def test_a_changed_asset_stops_everything_before_the_start(rig: Rig) -> None:
     attempt = rig.enter(rig.pack(ONE))
     source = Path(plan_of(attempt)["materials"]["models/start"]["source"])
     damage(source)
-    done = rig.orch("replay", attempt)
+    done = rig.call("replay", attempt)
     assert done.code == 75
     assert "models/start" in done.err
     assert "orch task prepare" in done.err
@@ -242,7 +242,7 @@ def test_a_missing_asset_starts_nothing(rig: Rig) -> None:
     shutil.rmtree(Path(plan_of(attempt)["materials"]["data/train"]["source"]))
     before = snapshot(rig.runs)
     for command, target in (("replay", attempt), ("explore", pack)):
-        done = rig.orch(command, target)
+        done = rig.call(command, target)
         assert done.code == 75
         assert "data/train" in done.err
     after = snapshot(rig.runs)
@@ -264,12 +264,12 @@ def test_a_good_patch_is_entered_and_a_bad_one_leaves_no_trace(rig: Rig) -> None
     pack = rig.pack(ONE)
     patch = rig.root / "some.patch"
     patch.write_text(NOTE.replace("b/note.txt", "b/../escape.txt"))
-    bad = rig.orch("submit-patch", pack, patch)
+    bad = rig.call("submit-patch", pack, patch)
     assert bad.code == 65
     assert not list(rig.runs.glob("*/attempt-*"))
     assert not (rig.runs / "campaign.jsonl").exists()
     patch.write_text(NOTE)
-    good = rig.orch("submit-patch", pack, patch, "--json")
+    good = rig.call("submit-patch", pack, patch, "--json")
     assert good.code == 0, good.err
     attempt = Path(good.json()[0]["path"])
     assert last(attempt, "captured")["origin"] == "operator_patch"

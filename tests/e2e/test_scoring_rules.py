@@ -27,7 +27,7 @@ def aggregate(scoring: Path) -> dict[str, Any]:
 def test_a_crash_is_the_scorings_own_failure_and_the_replay_is_untouched(rig: Rig) -> None:
     pack = rig.pack(ONE, scorer=CRASH)
     attempt = rig.enter(pack)
-    done = rig.orch("replay", attempt)
+    done = rig.call("replay", attempt)
     assert done.code == 75
     assert "score_crashed" in done.err
     assert "orch score" in done.err
@@ -38,7 +38,7 @@ def test_a_crash_is_the_scorings_own_failure_and_the_replay_is_untouched(rig: Ri
     assert (replay / "score-001/.complete").exists()
     before = without_scorings(replay)
     (pack / "evaluator/score.sh").write_text(SCORER)
-    again = rig.orch("score", replay)
+    again = rig.call("score", replay)
     assert again.code == 0, again.err
     assert final(replay / "score-002") == "scored"
     assert aggregate(replay / "score-002")["best"]["value"] == 0.5
@@ -49,24 +49,24 @@ def test_a_crash_is_the_scorings_own_failure_and_the_replay_is_untouched(rig: Ri
 
 def test_two_crashes_beside_a_control_that_passes_are_unscorable(rig: Rig) -> None:
     attempt = rig.enter(rig.pack(ONE, scorer=CRASH_ON_CANDIDATE))
-    assert rig.orch("replay", attempt).code == 75
+    assert rig.call("replay", attempt).code == 75
     replay = attempt / "replay-001"
-    second = rig.orch("score", replay)
+    second = rig.call("score", replay)
     assert second.code == 0, second.err
     assert final(replay / "score-002") == "unscorable"
     assert "2 numbered tries" in last(replay / "score-002", "unscorable")["reason"]
     assert aggregate(replay / "score-002")["status"] == "unscorable"
     assert aggregate(replay / "score-002")["best"] is None
-    third = rig.orch("score", replay)
+    third = rig.call("score", replay)
     assert third.code == 64
     rig.nothing_left()
 
 
 def test_a_control_that_fails_too_stays_the_machines(rig: Rig) -> None:
     attempt = rig.enter(rig.pack(ONE, scorer=CRASH))
-    assert rig.orch("replay", attempt).code == 75
+    assert rig.call("replay", attempt).code == 75
     replay = attempt / "replay-001"
-    assert rig.orch("score", replay).code == 75
+    assert rig.call("score", replay).code == 75
     assert final(replay / "score-002") == "infrastructure"
 
 
@@ -75,17 +75,17 @@ def test_a_corrected_evaluator_supersedes_by_reference(rig: Rig) -> None:
     attempt = rig.enter(pack)
     replay = rig.replay(attempt)
     first = snapshot(replay / "score-001")
-    refused = rig.orch("score", replay)
+    refused = rig.call("score", replay)
     assert refused.code == 64
     corrected = SCORER.replace("value=$(cat", "value=0.9$(cut -c3-")
     (pack / "evaluator/score.sh").write_text(corrected)
-    done = rig.orch("score", replay)
+    done = rig.call("score", replay)
     assert done.code == 0, done.err
     plan = json.loads((replay / "score-002/plan.json").read_text())
     assert plan["supersedes"] == 1
     assert aggregate(replay / "score-002")["best"]["value"] == 0.93
     assert snapshot(replay / "score-001") == first
-    shown = rig.orch("show", replay)
+    shown = rig.call("show", replay)
     assert "score-001" in shown.out
     assert "score-002" in shown.out
     rig.nothing_left()
@@ -98,7 +98,7 @@ def test_a_changed_task_scores_nothing(rig: Rig) -> None:
         replay = rig.replay_in(ctx, attempt)
     task = pack / "task.yaml"
     task.write_text(task.read_text().replace("metric: score", "metric: another"))
-    refused = rig.orch("score", replay)
+    refused = rig.call("score", replay)
     assert refused.code == 65
     assert not list(replay.glob("score-*"))
 
@@ -110,7 +110,7 @@ def test_existing_checkpoints_are_scored_without_a_run(rig: Rig) -> None:
         folder.mkdir()
         (folder / ("weights.txt" if value else "notes.txt")).write_text(value + "\n")
     named = [f"--checkpoint={n}={rig.root / f'made-{n}'}" for n in ("7", "12", "9")]
-    done = rig.orch("score", pack, *named, "--json")
+    done = rig.call("score", pack, *named, "--json")
     assert done.code == 0, done.err
     replay = Path(done.json()[0]["path"])
     assert last(replay.parent, "captured")["origin"] == "operator_checkpoint"
@@ -133,5 +133,5 @@ def test_existing_checkpoints_are_scored_without_a_run(rig: Rig) -> None:
 def test_a_checkpoint_that_is_not_there_registers_nothing(rig: Rig) -> None:
     pack = rig.pack(ONE)
     for named in ("7=/nowhere", "x=/tmp", "7"):
-        assert rig.orch("score", pack, "--checkpoint", named).code == 64
+        assert rig.call("score", pack, "--checkpoint", named).code == 64
     assert not list(rig.runs.glob("*/attempt-*"))

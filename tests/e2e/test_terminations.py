@@ -64,7 +64,7 @@ def test_agent_explicit_no_candidate(rig: Rig) -> None:
     assert final(attempt) == "declined"
     assert not (attempt / "candidate/candidate.patch").exists()
     assert (attempt / ".complete").is_file()
-    refused = rig.orch("replay", attempt)
+    refused = rig.call("replay", attempt)
     assert refused.code == 64
     assert "no candidate" in refused.err
     rig.nothing_left()
@@ -162,7 +162,7 @@ def test_operator_interrupt_twice_leaves_the_container(rig: Rig) -> None:
     assert container.state().status == "running"
     assert container.labels[RUN_LABEL] == events(attempt)[0]["id"]
     assert rig.mounts()
-    missing = rig.orch("replay", attempt)
+    missing = rig.call("replay", attempt)
     assert missing.code == 64
     assert last(attempt, "infrastructure")["fact"] == "orchestrator_failed"
     assert last(attempt, "infrastructure")["reason"] == "runtime_failure"
