@@ -43,8 +43,7 @@ class CappedLog:
                 return
             head = data[: max(0, self._cap - self._written[stream])]
             try:
-                if head:
-                    self._files[stream].write(head)
+                _write_all(self._files[stream], head)
             except OSError as failure:
                 self.error = failure
                 return
@@ -63,9 +62,16 @@ class CappedLog:
                 missing = self.seen[stream] - self._written[stream] - len(kept)
                 try:
                     if missing > 0:
-                        file.write(f"\n[orch: {missing} bytes left out]\n".encode())
-                    if kept:
-                        file.write(kept)
+                        _write_all(file, f"\n[orch: {missing} bytes left out]\n".encode())
+                    _write_all(file, kept)
                 except OSError as failure:
                     self.error = failure
                 file.close()
+
+
+def _write_all(file: FileIO, data: bytes | bytearray) -> None:
+    """Write all of ``data``; a disk that fills up takes a part first and fails at the next try."""
+    with memoryview(data) as rest:
+        done = 0
+        while done < len(rest):
+            done += file.write(rest[done:])
