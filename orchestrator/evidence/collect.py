@@ -128,9 +128,9 @@ def collect_one(source: Path, destination: Path, *, max_bytes: int) -> Collected
     remove_tree(part)
     with storage_faults(destination):
         part.mkdir(0o700)
-        copy = _Copy(part, max_bytes)
+        copy = _Copy(part)
         try:
-            copy.run(source)
+            copy.run(source, max_bytes)
             part.rename(destination)
         except _UnfitError as unfit:
             return Refused(destination.name, unfit.reason, encode_path(unfit.path))
@@ -171,15 +171,15 @@ class _UnfitError(Exception):
 class _Copy:
     """One copy; ``entries`` is what has been copied so far."""
 
-    def __init__(self, target: Path, max_bytes: int) -> None:
+    def __init__(self, target: Path) -> None:
         self._target = os.open(target, _ROOT)
-        self._left = max_bytes
         self._folders = [b"."]
         self.entries: list[Entry] = []
 
-    def run(self, source: Path) -> None:
+    def run(self, source: Path, max_bytes: int) -> None:
         """Copy all, then make it durable and read-only."""
         try:
+            _refuse_too_much(source, max_bytes)
             for found in walk(source, self._enter):
                 if found.visit is Visit.SHUT:
                     raise _UnfitError(Unfit.UNREADABLE, found.path)
@@ -198,19 +198,13 @@ class _Copy:
         os.close(self._target)
 
     def _enter(self, found: Found) -> bool:
-        self._check_room(found)
+        _refuse_too_deep(found)
         os.mkdir(found.path, 0o700, dir_fd=self._target)
         self._folders.append(found.path)
         return True
 
-    def _check_room(self, found: Found) -> None:
-        if len(found.path) > PATH_LIMIT:
-            raise _UnfitError(Unfit.TOO_DEEP, found.path)
-        if len(self.entries) + len(self._folders) > MAX_FILES:
-            raise _UnfitError(Unfit.TOO_MANY_FILES, found.path)
-
     def _take(self, found: Found) -> None:
-        self._check_room(found)
+        _refuse_too_deep(found)
         if stat.S_ISLNK(found.status.st_mode):
             self._take_link(found)
         elif stat.S_ISREG(found.status.st_mode):
@@ -227,9 +221,6 @@ class _Copy:
         self.entries.append(Entry(found.path, Kind.LINK, "120000", len(target), digest))
 
     def _take_file(self, found: Found) -> None:
-        self._left -= found.status.st_size
-        if self._left < 0:
-            raise _UnfitError(Unfit.TOO_LARGE, found.path)
         source = open_file(found.folder, found.name, found.status)
         mode = git_mode(found.status.st_mode)
         try:
@@ -241,6 +232,24 @@ class _Copy:
         finally:
             os.close(source)
         self.entries.append(Entry(found.path, Kind.FILE, mode, size, digest))
+
+
+def _refuse_too_much(source: Path, max_bytes: int) -> None:
+    """Count before anything is copied: every file that is costs an fsync."""
+    count = size = 0
+    for found in walk(source, lambda _: True):
+        if found.visit is Visit.SEEN:
+            count += 1
+            size += found.status.st_size if stat.S_ISREG(found.status.st_mode) else 0
+        if count > MAX_FILES:
+            raise _UnfitError(Unfit.TOO_MANY_FILES, found.path)
+        if size > max_bytes:
+            raise _UnfitError(Unfit.TOO_LARGE, found.path)
+
+
+def _refuse_too_deep(found: Found) -> None:
+    if len(found.path) > PATH_LIMIT:
+        raise _UnfitError(Unfit.TOO_DEEP, found.path)
 
 
 def _copy_file(source: int, target: int, size: int) -> tuple[int, str]:
