@@ -5,7 +5,7 @@ host-wide reservation of CPUs, memory and disk. Every check is kept as evidence,
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -58,29 +58,30 @@ def passed(
     evidence = _Evidence()
     held: Reservation | None = None
     reason = ""
-    try:
-        evidence.check("engine", lambda: _engine(ctx, plan))
-        evidence.check("image", lambda: _image(ctx, plan))
-        evidence.check("devices", lambda: require_devices(ctx, plan))
-        for path, material in sorted(plan.materials.items()):
-            if any(is_visible(material.role, p, frozenset(material.also)) for p in phases):
-                ctx.stop.check(f"asset {path} was checked")
-                evidence.check(f"asset {path}", partial(_asset, plan, path))
-        held = _reserve(ctx, plan, phases[0], evidence_path.parent, disk, evidence)
-    except OrchError as refusal:
-        reason = str(refusal)
-        raise
-    finally:
-        record = GateRecord(
-            passed=held is not None,
-            started=started,
-            ended=ctx.now(),
-            checks=tuple(evidence.checks),
-            cpuset=held.cpuset if held is not None else "",
-            reason=reason,
-        )
-        save(evidence_path, record, replace=True)
-    with held:
+    with ExitStack() as stack:
+        try:
+            evidence.check("engine", lambda: _engine(ctx, plan))
+            evidence.check("image", lambda: _image(ctx, plan))
+            evidence.check("devices", lambda: require_devices(ctx, plan))
+            for path, material in sorted(plan.materials.items()):
+                if any(is_visible(material.role, p, frozenset(material.also)) for p in phases):
+                    ctx.stop.check(f"asset {path} was checked")
+                    evidence.check(f"asset {path}", partial(_asset, plan, path))
+            reserved = _reserve(ctx, plan, phases[0], evidence_path.parent, disk, evidence)
+            held = stack.enter_context(reserved)
+        except OrchError as refusal:
+            reason = str(refusal)
+            raise
+        finally:
+            record = GateRecord(
+                passed=held is not None,
+                started=started,
+                ended=ctx.now(),
+                checks=tuple(evidence.checks),
+                cpuset=held.cpuset if held is not None else "",
+                reason=reason,
+            )
+            save(evidence_path, record, replace=True)
         yield held
 
 

@@ -1,0 +1,195 @@
+"""The gate: what it checks, what it keeps as evidence, and that it lets go of what it held."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.adapters.fake_clock import FakeClock
+from orchestrator.adapters.in_memory import InMemoryEngine
+from orchestrator.domain.records import EngineRecord, ImageRecord, Material, PhasePlan
+from orchestrator.domain.roles import DataRole, Phase
+from orchestrator.domain.task import Resources
+from orchestrator.errors import (
+    AssetMismatchError,
+    GateRefusedError,
+    InterruptedByOperator,
+    StorageFullError,
+)
+from orchestrator.evidence.context import Context
+from orchestrator.evidence.supervise import StopRequest
+from orchestrator.evidence.tree import tree_digest
+from orchestrator.phases import gate
+from orchestrator.storage.ledger import Capacity, Ledger
+
+
+class Bench:
+    """A plan, the assets it names, and what the gate asks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = FakeClock()
+        self.engine = InMemoryEngine(images={"image": {"/bin/bash": b"#!"}}, clock=self.clock)
+        self.ledger = Ledger(folder / "host", Capacity(1, 1 << 30), self.clock)
+        self.stop = StopRequest()
+        self.evidence = folder / "gate.json"
+        self.assets = {
+            name: self._asset(name, role)
+            for name, role in (("data/train", DataRole.TRAIN), ("data/final", DataRole.FINAL))
+        }
+
+    def _asset(self, name: str, role: DataRole) -> Material:
+        place = self.folder / "assets" / name
+        place.mkdir(parents=True)
+        (place / "rows").write_text(name)
+        return Material(role=role, digest=tree_digest(place), source=str(place))
+
+    @property
+    def context(self) -> Context:
+        identity = self.engine.identity
+
+        def record() -> EngineRecord:
+            found = identity()
+            return EngineRecord(
+                kind=found.kind,
+                engine_id=found.engine_id,
+                version=found.version,
+                incarnation=found.incarnation,
+                boot_id=self.clock.boot_id(),
+            )
+
+        return cast(
+            "Context",
+            SimpleNamespace(
+                engine=self.engine,
+                ledger=self.ledger,
+                stop=self.stop,
+                devices=SimpleNamespace(devices=tuple),
+                engine_record=record,
+                now=lambda: self.clock.utc().isoformat(),
+            ),
+        )
+
+    def plan(self, **changes: Any) -> PhasePlan:
+        image = self.engine.image("image")
+        plan = PhasePlan(
+            run_id="r1",
+            number=1,
+            created="now",
+            version="1",
+            official=False,
+            relaxations=(),
+            engine=self.context.engine_record(),
+            image=ImageRecord(reference="image", digest=image.digest, engine_id=image.engine_id),
+            resources=Resources(cpus=1, memory=1 << 20, disk=1 << 20),
+            materials=self.assets,
+            harness_digest="tree:v1:sha256:" + "0" * 64,
+            wall=60,
+        )
+        return plan.model_copy(update=changes)
+
+    def open(self, plan: PhasePlan, *phases: Phase) -> Any:
+        chosen = phases or (Phase.REPLAY,)
+        return gate.passed(self.context, plan, chosen, self.evidence, 1 << 20)
+
+    def record(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.evidence.read_text())
+        return found
+
+    def refused(self, plan: PhasePlan, error: type[Exception], *phases: Phase) -> dict[str, Any]:
+        """Try the gate; return its evidence. Nothing may be held."""
+        with pytest.raises(error) as refusal, self.open(plan, *phases):
+            pytest.fail("the gate is open")
+        assert self.ledger.held() == ()
+        record = self.record()
+        assert record["passed"] is False
+        assert record["reason"] == str(refusal.value)
+        return record
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_an_open_gate_holds_a_reservation_and_lets_it_go(bench: Bench) -> None:
+    with bench.open(bench.plan()) as held:
+        assert [holder.run_id for holder in bench.ledger.held()] == ["r1"]
+        assert held.cpuset
+    assert bench.ledger.held() == ()
+    record = bench.record()
+    assert record["passed"] is True
+    assert [check["name"] for check in record["checks"]] == [
+        "engine",
+        "image",
+        "devices",
+        "asset data/train",
+        "reservation",
+    ]
+
+
+def test_what_is_raised_inside_gives_the_reservation_back(bench: Bench) -> None:
+    with pytest.raises(ZeroDivisionError), bench.open(bench.plan()):
+        raise ZeroDivisionError
+    assert bench.ledger.held() == ()
+    assert bench.record()["passed"] is True
+
+
+def test_evidence_that_cannot_be_kept_gives_the_reservation_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise StorageFullError("full")
+
+    monkeypatch.setattr(gate, "save", full)
+    with pytest.raises(StorageFullError), bench.open(bench.plan()):
+        pytest.fail("the gate is open")
+    assert bench.ledger.held() == ()
+
+
+def test_an_engine_that_is_down_or_another_is_refused(bench: Bench) -> None:
+    plan = bench.plan()
+    bench.engine.go_down()
+    assert bench.refused(plan, GateRefusedError)["checks"][-1]["name"] == "engine"
+    bench.engine.come_back()
+    other = plan.engine.model_copy(update={"engine_id": "another"})
+    assert "another" in bench.refused(bench.plan(engine=other), GateRefusedError)["reason"]
+
+
+def test_another_image_under_the_same_name_is_refused(bench: Bench) -> None:
+    image = bench.plan().image.model_copy(update={"digest": "image:v1:sha256:" + "1" * 64})
+    assert bench.refused(bench.plan(image=image), GateRefusedError)["checks"][-1]["name"] == "image"
+
+
+def test_a_device_that_nobody_can_prove_is_refused(bench: Bench) -> None:
+    need = bench.plan().resources.model_copy(update={"gpus": 1})
+    bench.refused(bench.plan(resources=need), GateRefusedError)
+
+
+def test_a_missing_or_changed_asset_is_refused_before_anything_is_held(bench: Bench) -> None:
+    rows = Path(bench.assets["data/train"].source) / "rows"
+    rows.write_text("changed")
+    assert "data/train" in bench.refused(bench.plan(), AssetMismatchError)["reason"]
+    rows.unlink()
+    rows.parent.rmdir()
+    assert "missing" in bench.refused(bench.plan(), AssetMismatchError)["reason"]
+
+
+def test_only_what_the_phase_sees_is_checked(bench: Bench) -> None:
+    (Path(bench.assets["data/final"].source) / "rows").write_text("changed")
+    with bench.open(bench.plan(), Phase.REPLAY, Phase.VALIDATE):
+        pass
+    assert "data/final" in bench.refused(bench.plan(), AssetMismatchError, Phase.SCORE)["reason"]
+
+
+def test_more_than_the_host_has_is_refused(bench: Bench) -> None:
+    need = bench.plan().resources.model_copy(update={"memory": 1 << 40})
+    record = bench.refused(bench.plan(resources=need), GateRefusedError)
+    assert record["checks"][-1]["name"] == "reservation"
+
+
+def test_a_stop_ends_the_checks(bench: Bench) -> None:
+    bench.stop.ask()
+    bench.refused(bench.plan(), InterruptedByOperator)
