@@ -19,7 +19,7 @@ from receipts.reading import parse_json, read_file
 START = "sha256:" + "0" * 64
 """What the first line names as the one before it."""
 
-MAX_FILE = 256 * 1024**2
+MAX_FILE = 64 * 1024**2
 MAX_LINE = 16 * 1024**2
 
 

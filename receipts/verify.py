@@ -47,6 +47,6 @@ def verify(folder: Path, wanted: Wanted = Wanted()) -> Report:  # noqa: B008 - i
     check_campaign(found, wanted, report)  # 9
     for run in found.runs:
         check_commit(run, report)  # 10
-    if not report.runs and not report.faults:
+    if not found.runs and not report.faults:
         report.fault(Step.PARSE, folder, "no run here")
     return report

@@ -26,6 +26,9 @@ WIDENED = frozenset({"anchor", "train"})
 """What a task may show to score besides, asset by asset."""
 
 _LIMITS = ("cpus", "memory", "shm", "tmp", "pids", "disk", "gpus", "read_only")
+_HARNESSED = frozenset({PhaseName.EXPLORE, PhaseName.REPLAY, PhaseName.VALIDATE})
+_CONTAINED = _HARNESSED | {PhaseName.SCORE}
+_HOST_ONLY = frozenset({PhaseName.SUBMIT, PhaseName.COLLECT})
 _OWN = frozenset({"plan", "harness"})
 """Materials that belong to one run alone; the harness may change with the version of orch."""
 
@@ -52,7 +55,7 @@ def _check_plan(run: Run, receipt: Receipt, report: Report) -> None:
         if found != wanted:
             report.fault(Step.EDGES, receipt.path, f"its {word} is not the plan's")
     limits, need = receipt.statement.predicate.limits, _need(run, receipt)
-    for name in _LIMITS if limits and need is not None else ():
+    for name in _LIMITS if receipt.phase in _CONTAINED and need is not None else ():
         if limits.get(name) != (need or {}).get(name):
             report.fault(Step.EDGES, receipt.path, f"its limit {name} is not the plan's")
 
@@ -61,17 +64,17 @@ def _planned(run: Run, plan: PlanBase, receipt: Receipt) -> Iterator[tuple[str, 
     """Yield what a receipt says, and what the plan says, of everything both speak of."""
     said, materials = receipt.statement.predicate, receipt.materials
     attempt, replay, scoring = run.attempt_plan(), run.replay_plan(), run.scoring_plan()
-    image = said.image
+    image = said.image and (said.image.reference, said.image.digest)
+    planned = None if receipt.phase in _HOST_ONLY else (plan.image.reference, plan.image.digest)
     yield "plan", materials.get("plan"), run.plan_digest
-    yield (
-        "image",
-        image and (image.reference, image.digest),
-        (plan.image.reference, plan.image.digest),
-    )
+    yield "image", image, planned
     yield "official", said.official, plan.official
     yield "relaxations", said.relaxations, plan.relaxations
     yield "version", said.orchestrator, plan.version
-    yield "harness", materials.get("harness", plan.harness_digest), plan.harness_digest
+    if receipt.phase in _HARNESSED:
+        yield "harness", materials.get("harness"), plan.harness_digest
+    if receipt.phase in _CONTAINED - {PhaseName.VALIDATE}:
+        yield "wall", said.limits.get("wall_s"), plan.wall
     if scoring:
         yield "task", materials.get("task"), scoring.task_digest
         yield "evaluator", materials.get("evaluator"), scoring.evaluator_digest

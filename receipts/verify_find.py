@@ -30,6 +30,7 @@ MAX_RECEIPT = 16 * 1024**2
 MAX_RECEIPTS = 100
 MAX_RUNS = 100_000
 _RUN = re.compile(r"(attempt|replay|score)-([0-9]{3,9})")
+_UNFINISHED = re.compile(r"\.[a-z0-9_]{8}\.tmp")
 _NAME = re.compile(r"([0-9]{3})-([a-z]+)\.json")
 _CHILD: Mapping[Kind, Kind] = MappingProxyType(
     {Kind.ATTEMPT: Kind.REPLAY, Kind.REPLAY: Kind.SCORING}
@@ -122,7 +123,10 @@ def _children(place: Path, kind: Kind, report: Report) -> list[Path]:
                 path = place / entry.name
                 if not entry.is_dir(follow_symlinks=False):
                     report.fault(Step.PARSE, path, "not a folder")
-                elif len(found) < MAX_RUNS:
+                elif len(found) == MAX_RUNS:
+                    report.fault(Step.PARSE, place, f"more than {MAX_RUNS} runs; not all were read")
+                    break
+                else:
                     found.append(path)
     except OSError as error:
         report.fault(Step.PARSE, place, f"cannot be read: {error.strerror}")
@@ -188,7 +192,10 @@ def _files(folder: Path, report: Report) -> list[Path]:
                     what = f"more than {MAX_RECEIPTS} entries; the rest was not read"
                     report.fault(Step.PARSE, folder, what)
                     break
-                names.append(entry.name)
+                if _UNFINISHED.fullmatch(entry.name):
+                    report.note(folder / entry.name, "left by a write that was cut off")
+                else:
+                    names.append(entry.name)
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -42,6 +42,8 @@ from receipts.statement import (
 
 _REASON_KEYS = ("reason", "message")
 _LIFTED = frozenset({"exit", "host_facts", "contested", "reason", "message", "started", "ended"})
+_HOST_ONLY = frozenset({PhaseName.SUBMIT, PhaseName.COLLECT})
+"""Phases that run no container and need no image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def statement(
         prev: digest of the payload before, None for the first.
     """
     head = view.records[-1]
+    contained = due.phase not in _HOST_ONLY
     return Statement(
         subject=tuple(
             Subject(name=name, digest=SubjectDigest(sha256=sha256))
@@ -92,9 +95,9 @@ def statement(
             materials=dict(due.materials),
             argv=due.argv,
             limits=dict(due.limits),
-            image=Image(**plan.image.model_dump()),
-            runtime="runc",
-            engine=Engine(**plan.engine.model_dump()),
+            image=Image(**plan.image.model_dump()) if contained else None,
+            runtime="runc" if contained else None,
+            engine=Engine(**plan.engine.model_dump()) if contained else None,
             outcome=outcome(due.last, state, due.exited),
             times=times(due.first, due.last),
             orchestrator=plan.version,

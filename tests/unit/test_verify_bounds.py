@@ -1,0 +1,198 @@
+"""Whatever lies in a folder, verification answers: in bounded time and memory, with a reason."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from receipts import journal, verify_find
+from receipts.__main__ import main
+from receipts.keys import SigningKey, load_or_create, publish
+from receipts.statement import PhaseName
+from receipts.verify import verify
+from receipts.verify_model import MAX_FAULTS, Verdict
+from tests.unit.receipts_help import chain
+
+ATTEMPT = Path("config/attempt-001")
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> SigningKey:
+    return load_or_create(tmp_path / "home")
+
+
+@pytest.fixture
+def runs(tmp_path: Path, key: SigningKey) -> Path:
+    """Two receipts and nothing else: enough to be read, too little to hold."""
+    runs = tmp_path / "runs"
+    (runs / ATTEMPT).mkdir(parents=True)
+    (runs / "config" / "config.json").write_text("{}")
+    chain(runs / ATTEMPT, key, (PhaseName.EXPLORE, PhaseName.SUBMIT))
+    publish(key, runs / "keys")
+    return runs
+
+
+def _told(runs: Path) -> str:
+    report = verify(runs)
+    assert report.verdict is Verdict.FINDING
+    return "\n".join(f"{f.step} {f.where.name}: {f.what}" for f in report.faults)
+
+
+def test_receipts_without_plan_and_journal_are_a_finding(runs: Path) -> None:
+    told = _told(runs)
+    assert "parse plan.json: missing" in told
+    assert "phases attempt-001: no journal" in told
+
+
+def test_nothing_at_all_is_a_finding(tmp_path: Path) -> None:
+    assert "no run here" in _told(tmp_path)
+
+
+def test_a_number_that_was_only_claimed_is_no_finding(tmp_path: Path) -> None:
+    (tmp_path / ATTEMPT).mkdir(parents=True)
+    report = verify(tmp_path)
+    assert report.faults == []
+    assert report.verdict is Verdict.UNAUTHENTICATED
+    assert "went no further" in report.notes[0]
+
+
+def test_a_folder_of_countless_receipts_is_not_read_whole(runs: Path) -> None:
+    for number in range(5000):
+        (runs / ATTEMPT / "receipts" / f"junk-{number}").touch()
+    report = verify(runs)
+    assert any("more than 100 entries" in fault.what for fault in report.faults)
+    assert len(report.faults) < 200
+
+
+def test_a_folder_of_countless_runs_is_not_read_whole(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_find, "MAX_RUNS", 20)
+    for number in range(2, 60):
+        (runs / "config" / f"attempt-{number:03d}").mkdir()
+    assert "more than 20 runs" in _told(runs)
+
+
+def test_more_findings_than_anyone_reads_are_counted(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(2, MAX_FAULTS + 20):
+        folder = runs / "config" / f"attempt-{number:03d}"
+        folder.mkdir()
+        (folder / "plan.json").write_text("{}")
+    assert len(verify(runs).faults) == MAX_FAULTS
+    assert main(["verify", str(runs)]) == 1
+    assert "findings more" in capsys.readouterr().out
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _deep(path: Path) -> None:
+    path.write_bytes(b'{"a":' * 200_000 + b"\n")
+
+
+def _rubbish(path: Path) -> None:
+    path.write_bytes(bytes(range(256)) * 100)
+
+
+def _long_number(path: Path) -> None:
+    path.write_bytes(b'{"format": ' + b"9" * 100_000 + b"}\n")
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+DAMAGES = (_fifo, _folder, _loop, _device, _deep, _rubbish, _long_number, _sparse)
+PLACES = (
+    ATTEMPT / "plan.json",
+    ATTEMPT / "lifecycle.jsonl",
+    ATTEMPT / "receipts" / "001-explore.json",
+    ATTEMPT / ".complete",
+    Path("campaign.jsonl"),
+    ATTEMPT / "replay-001",
+)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_no_record_is_said_to_be_none(
+    runs: Path, damage: Callable[[Path], None], place: Path
+) -> None:
+    path = runs / place
+    path.unlink(missing_ok=True)
+    damage(path)
+    report = verify(runs)
+    assert report.verdict is Verdict.FINDING
+    if not (place.name == "replay-001" and damage is _folder):
+        assert any(place.name in str(fault.where) for fault in report.faults)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_receipts_folder_that_is_none(runs: Path, damage: Callable[[Path], None]) -> None:
+    folder = runs / ATTEMPT / "receipts"
+    folder.rename(runs / "elsewhere")
+    damage(folder)
+    assert "receipts" in _told(runs)
+
+
+def test_a_run_that_is_a_link_is_not_followed(runs: Path) -> None:
+    (runs / "config" / "attempt-002").symlink_to("attempt-001")
+    assert "parse attempt-002: not a folder" in _told(runs)
+    assert verify(runs).runs == 1
+
+
+def test_a_line_without_end_is_not_parsed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MAX_LINE", 1000)
+    (runs / ATTEMPT / "lifecycle.jsonl").write_bytes(b'{"a": "' + b"x" * 2000 + b'"}\n')
+    assert "longer than 1000 bytes" in _told(runs)
+
+
+def test_a_journal_larger_than_any_is_not_read(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MAX_FILE", 1000)
+    (runs / ATTEMPT / "lifecycle.jsonl").write_bytes(b"x" * 2000)
+    assert "larger than 1000 bytes" in _told(runs)
+
+
+def test_a_candidates_files_are_never_taken_for_ours(runs: Path) -> None:
+    before = verify(runs).faults
+    for name in ("out", "workspace"):
+        forged = runs / ATTEMPT / name / "replay-001" / "receipts"
+        forged.mkdir(parents=True)
+        (forged / "003-gate.json").write_text("{}")
+    assert verify(runs).faults == before
+
+
+def test_names_do_not_steer_the_terminal(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / ATTEMPT / "receipts" / "\x1b[2J\u202e").write_text("")
+    os.close(os.open(bytes(runs / ATTEMPT / "receipts") + b"/\xff", os.O_CREAT))
+    for options in ([], ["--json"]):
+        assert main(["verify", str(runs), *options]) == 1
+        text = capsys.readouterr().out
+        assert text.isascii()
+        assert "\x1b" not in text
+
+
+def test_a_published_key_under_a_false_name_is_a_finding(runs: Path, tmp_path: Path) -> None:
+    stranger = load_or_create(tmp_path / "stranger")
+    (runs / "keys" / ("0" * 64 + ".pem")).write_bytes(stranger.verifying.pem)
+    (runs / "keys" / "rubbish.pem").write_bytes(b"-----BEGIN")
+    told = _told(runs)
+    assert "it holds key" in told
+    assert "no readable public key" in told
