@@ -111,7 +111,9 @@ def report(context: typer.Context, run: Id, *, json: Json = False) -> None:
     """Write an attempt's report as one HTML file."""
     found = lookup.resolve(_runs(context), run)
     view = read_attempt(lookup.attempt_of(found))
-    path = write_report(view, now=system_clock().utc())
+    folder = view.folder.analysis
+    with folder_faults("the folder", folder, "copy the runs folder to where files can be made"):
+        path = write_report(view, now=system_clock().utc())
     if json:
         emit_json({"id": view.id, "report": str(path)})
     else:

@@ -140,6 +140,13 @@ def test_json_is_strict_and_holds_the_same_facts(book: Book, command: str) -> No
     assert not [fact for fact in facts[command] if fact not in flat]
 
 
+@pytest.mark.parametrize("command", ["images", "doctor", "task"])
+def test_json_of_what_needs_no_run_is_strict_too(rig: Rig, command: str) -> None:
+    done = rig.orch(command, "--json")
+    assert done.out.isascii()
+    assert isinstance(parse_json(done.out.encode()), list)
+
+
 def test_the_true_names_are_kept_in_the_records(book: Book) -> None:
     assert json.loads((book.attempt.parent / "config.json").read_text())["task"] == NAME
     assert re.fullmatch(r"[a-z0-9_-]+", book.attempt.parent.name)

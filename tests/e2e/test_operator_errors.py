@@ -152,6 +152,25 @@ def test_a_folder_that_cannot_be_written_is_named_with_its_variable(
     assert snapshot(bench.rig.runs) == before
 
 
+def test_a_read_only_copy_can_be_read_and_nothing_else(
+    bench: Bench, tmp_path: Path, read_only: Path
+) -> None:
+    del read_only  # mounting is allowed
+    runs = tmp_path / "runs"
+    shutil.copytree(bench.rig.runs, runs)
+    other = Rig(tmp_path, {**bench.rig.variables, "ORCH_RUNS": str(runs)})
+    attempt = runs / bench.attempt.relative_to(bench.rig.runs)
+    subprocess.run(["mount", "--bind", runs, runs], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", runs], check=True)
+        for words in (("status",), ("show", attempt), ("lifecycle", attempt), ("logs", attempt)):
+            assert other.orch(*words).code == 0
+        _refused(other.orch("report", attempt), 64, str(attempt), "copy the runs folder")
+        _refused(other.orch("replay", attempt), 64, "cannot be written", "ORCH_RUNS")
+    finally:
+        subprocess.run(["umount", "--lazy", runs], check=True)
+
+
 @pytest.mark.parametrize("command", [("explore", "PACK"), ("status",), ("show", "x")])
 def test_a_runs_folder_that_is_none_is_refused(
     bench: Bench, tmp_path: Path, command: tuple[str, ...]
