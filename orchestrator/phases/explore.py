@@ -5,13 +5,13 @@ its workspace captured from outside and proven to round-trip, and only then is i
 """
 
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from orchestrator.domain.attempt import SubmissionOrigin, TerminationReason
 from orchestrator.domain.container import ContainerSpec, Mount
-from orchestrator.domain.outcome import Sign, StopReason
-from orchestrator.domain.records import AttemptPlan, LeftOutRecord, Submission, ViolationRecord
+from orchestrator.domain.outcome import StopReason
+from orchestrator.domain.records import AttemptPlan, ViolationRecord
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import (
     ContainerLostError,
@@ -20,7 +20,7 @@ from orchestrator.errors import (
 )
 from orchestrator.evidence.apply import copy_pristine
 from orchestrator.evidence.capped_log import CappedLog
-from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed, capture
+from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed
 from orchestrator.evidence.context import Context, Outcome, container_name, save
 from orchestrator.evidence.devices import require_devices
 from orchestrator.evidence.requests import Action, Answer, Request, RequestBox
@@ -34,19 +34,26 @@ from orchestrator.evidence.rooms import (
 )
 from orchestrator.evidence.session import ContainerSession
 from orchestrator.evidence.supervise import Ending, Watch
+from orchestrator.evidence.taking import (
+    Taken,
+    keep,
+    left_out,
+    problem_with,
+    submission,
+    take,
+    violations,
+)
 from orchestrator.evidence.transcript import Transcript
-from orchestrator.evidence.tree import encode_path
 from orchestrator.lifecycle.machine import Event
-from orchestrator.ports import Agent, Container, Volume
+from orchestrator.ports import Agent, Container
 from orchestrator.sandbox import KEEP_ALIVE, asset_mounts, container_spec
-from orchestrator.storage.durable import make_folder, write_file
+from orchestrator.storage.durable import write_file
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.layout import AttemptFolder
 from orchestrator.storage.ledger import Claim
 from orchestrator.storage.pack import Pack
 
 _NS = 1_000_000_000
-_MOST_LISTED = 1000
 _SCRIPTS = ("timer.sh", "submit.sh", "no_candidate.sh", "fast_eval.sh", "request.py")
 
 _BY_STOP = {StopReason.DEADLINE: TerminationReason.PHASE_DEADLINE}
@@ -100,7 +107,6 @@ def run(
             folder=folder,
             journal=journal,
             rooms=rooms,
-            workspace=workspace,
             box=box,
             container=ctx.engine.create(
                 rooms.shield(
@@ -177,18 +183,6 @@ def _proxy(pack: Pack) -> tuple[Mount, ...]:
     return (pack.script_mount(pack.spec.proxy.command, f"{HARNESS}/proxy"),)
 
 
-_Found = Capture | PolicyRefused | ProofFailed
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """A frozen workspace and what its capture found."""
-
-    found: _Found
-    accepted_at: str
-    pause_ms: float
-
-
 @dataclass(slots=True)
 class _Exploration:
     ctx: Context
@@ -198,7 +192,6 @@ class _Exploration:
     folder: AttemptFolder
     journal: Journal
     rooms: Rooms
-    workspace: Volume
     box: RequestBox
     container: Container
     deadline_ns: int
@@ -285,7 +278,7 @@ class _Exploration:
         return self.outcome is not None
 
     def _still_runs(self) -> bool:
-        """Tell whether the agent ended by itself; a container that ended is for the watch to see."""
+        """Tell an agent's end from its container's, which is for the watch to see."""
         try:
             return not self.container.state().ended
         except (ContainerLostError, EngineUnavailableError):
@@ -308,15 +301,15 @@ class _Exploration:
         if isinstance(found, Capture) and (request.allow_empty or not found.is_empty):
             self._accept(TerminationReason.AGENT_EXPLICIT_SUBMIT, found, taken)
             return
-        problem = _problem(found)
+        problem = problem_with(found)
         self.journal.append(Event.SUBMIT_REFUSED, message=problem)
         self.box.answer(
             Answer(
                 id=request.id,
                 accepted=False,
                 message=problem,
-                violations=_violations(found),
-                left_out=_left_out(found),
+                violations=violations(found),
+                left_out=left_out(found),
             )
         )
         if not watch.kills.sent:
@@ -328,47 +321,20 @@ class _Exploration:
         found = taken.found
         match found:
             case ProofFailed():
-                kept = self._keep()
+                kept = keep(self.folder)
                 raise InfrastructureError(
                     f"capture_failed: {found.reason}", remedy=f"the workspace is kept in {kept}"
                 )
             case PolicyRefused():
-                self._keep()
-                self._decline(reason, "policy", _violations(found))
+                keep(self.folder)
+                self._decline(reason, "policy", violations(found))
             case Capture() if found.is_empty:
                 self._decline(reason, "empty", ())
             case Capture():
                 self._accept(reason, found, taken)
 
-    def _take(self, watch: Watch | None) -> _Taken:
-        """Freeze the container (or take a stopped one as it is) and capture its workspace."""
-        before = self.ctx.clock.boottime_ns()
-        if watch is not None:
-            try:
-                self.container.pause()
-            except InfrastructureError:
-                watch.settle()
-                watch.note(Sign.CAPTURED_AFTER_KILL)
-        frozen = self.ctx.clock.boottime_ns()
-        accepted_at = self.ctx.now()
-        make_folder(self.folder.candidate, exist_ok=True)
-        found = capture(
-            self.workspace.path,
-            self.pack.solution,
-            exclude=self.pack.exclude,
-            policy=self.plan.task.patch,
-            store=self.ctx.store,
-            destination=self.folder.candidate,
-        )
-        return _Taken(found, accepted_at, (frozen - before) / 1e6)
-
-    def _keep(self) -> Path:
-        """Keep the raw workspace where nothing will be submitted from it."""
-        kept = self.folder.root / "kept"
-        make_folder(kept, exist_ok=True)
-        make_folder(kept / "workspace")
-        copy_pristine(self.workspace.path, kept / "workspace", exclude=())
-        return kept
+    def _take(self, watch: Watch | None) -> Taken:
+        return take(self.ctx, self.plan, self.pack, self.folder, self.container, watch)
 
     def _decline(
         self, reason: TerminationReason, why: str, violations: tuple[ViolationRecord, ...]
@@ -383,34 +349,20 @@ class _Exploration:
             },
         )
 
-    def _accept(self, reason: TerminationReason, found: Capture, taken: _Taken) -> None:
+    def _accept(self, reason: TerminationReason, found: Capture, taken: Taken) -> None:
         """Make the submission durable; the event that counts follows at once."""
-        submission = Submission(
-            reason=reason,
-            origin=_ORIGIN[reason],
-            patch_sha256=f"sha256:{found.patch_sha256}",
-            patch_size=found.patch_size,
-            manifest_digest=found.manifest_digest,
-            base_digest=found.base_digest,
-            empty=found.is_empty,
-            changed=asdict(found.changed),
-            figures=asdict(found.figures),
-            left_out=_left_out(found),
-            outside_workspace=self._outside(),
-            accepted_at=taken.accepted_at,
-            pause_ms=round(taken.pause_ms, 1),
-        )
-        save(self.folder.submission, submission, replace=True)
+        record = submission(reason, _ORIGIN[reason], found, taken, self._outside())
+        save(self.folder.submission, record, replace=True)
         self.outcome = Outcome(
             Event.CAPTURED,
             {
                 "reason": reason.value,
-                "origin": submission.origin.value,
-                "patch_sha256": submission.patch_sha256,
-                "manifest_digest": submission.manifest_digest,
-                "base_digest": submission.base_digest,
-                "empty": submission.empty,
-                "accepted_at": submission.accepted_at,
+                "origin": record.origin.value,
+                "patch_sha256": record.patch_sha256,
+                "manifest_digest": record.manifest_digest,
+                "base_digest": record.base_digest,
+                "empty": record.empty,
+                "accepted_at": record.accepted_at,
             },
         )
 
@@ -426,9 +378,10 @@ class _Exploration:
         stop = ending.facts.stop_reason
         if self.outcome is None and stop is StopReason.OPERATOR:
             reason = TerminationReason.OPERATOR_INTERRUPT.value
-            return Outcome(Event.OPERATOR, {"reason": reason, "message": "interrupted", **seen})
+            message = f"interrupted after {ending.facts.duration_s:.0f} s"
+            return Outcome(Event.OPERATOR, {"reason": reason, "message": message, **seen})
         if self.outcome is None and ending.host_facts:
-            self._keep()
+            keep(self.folder)
             facts = sorted(ending.host_facts)
             return Outcome(
                 Event.INFRASTRUCTURE,
@@ -445,36 +398,3 @@ class _Exploration:
         decided = self.outcome
         assert decided is not None  # noqa: S101 - _take_by_host decides or raises
         return Outcome(decided.event, {**decided.data, **seen})
-
-
-def _problem(found: _Found) -> str:
-    """Say in one sentence why a submission cannot be accepted."""
-    match found:
-        case ProofFailed():
-            return f"the captured patch does not reproduce your workspace: {found.reason}"
-        case PolicyRefused():
-            first, many = found.violations[0], len(found.violations)
-            return f"the patch breaks the task's policy at {many} place(s), first: {first}"
-        case Capture():
-            return (
-                "nothing has changed; "
-                "submit.sh --allow-empty hands in the shipped solution as it is"
-            )
-
-
-def _violations(found: _Found) -> tuple[ViolationRecord, ...]:
-    if not isinstance(found, PolicyRefused):
-        return ()
-    return tuple(
-        ViolationRecord(path=v.path, rule=v.rule.value, figure=v.figure, limit=v.limit)
-        for v in found.violations[:_MOST_LISTED]
-    )
-
-
-def _left_out(found: _Found) -> tuple[LeftOutRecord, ...]:
-    if isinstance(found, ProofFailed):
-        return ()
-    return tuple(
-        LeftOutRecord(path=encode_path(left.path), reason=left.reason.value)
-        for left in found.left_out[:_MOST_LISTED]
-    )

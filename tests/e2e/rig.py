@@ -223,8 +223,9 @@ class Rig:
         assert self.images() == []
         with self.context() as ctx:
             assert ctx.ledger.held() == ()
-        faults = verify(self.runs).faults
-        assert not faults, faults
+        if any(self.runs.glob("*/attempt-*")):
+            faults = verify(self.runs).faults
+            assert not faults, faults
 
     def enter(self, pack: Path, ctx: Context | None = None) -> Path:
         """Submit a small patch and return the attempt's folder; no container is needed."""

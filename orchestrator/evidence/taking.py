@@ -1,0 +1,138 @@
+"""Freeze an exploration's workspace, capture it, and put what was found into records."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from orchestrator.domain.attempt import SubmissionOrigin, TerminationReason
+from orchestrator.domain.outcome import Sign
+from orchestrator.domain.records import AttemptPlan, LeftOutRecord, Submission, ViolationRecord
+from orchestrator.errors import InfrastructureError
+from orchestrator.evidence.apply import copy_pristine
+from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed, capture
+from orchestrator.evidence.context import Context
+from orchestrator.evidence.supervise import Watch
+from orchestrator.evidence.tree import encode_path
+from orchestrator.ports import Container
+from orchestrator.storage.durable import make_folder
+from orchestrator.storage.layout import AttemptFolder
+from orchestrator.storage.pack import Pack
+
+_MOST_LISTED = 1000
+
+Found = Capture | PolicyRefused | ProofFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A frozen workspace and what its capture found."""
+
+    found: Found
+    accepted_at: str
+    pause_ms: float
+
+
+def take(
+    ctx: Context,
+    plan: AttemptPlan,
+    pack: Pack,
+    folder: AttemptFolder,
+    container: Container,
+    watch: Watch | None,
+) -> Taken:
+    """Freeze the container and capture its workspace; one that cannot be frozen is ended first.
+
+    Args:
+        watch: over the running container; None when it has ended.
+    """
+    before = ctx.clock.boottime_ns()
+    if watch is not None:
+        try:
+            container.pause()
+        except InfrastructureError:
+            watch.settle()
+            watch.note(Sign.CAPTURED_AFTER_KILL)
+    frozen = ctx.clock.boottime_ns()
+    accepted_at = ctx.now()
+    make_folder(folder.candidate, exist_ok=True)
+    found = capture(
+        folder.workspace,
+        pack.solution,
+        exclude=pack.exclude,
+        policy=plan.task.patch,
+        store=ctx.store,
+        destination=folder.candidate,
+    )
+    return Taken(found, accepted_at, (frozen - before) / 1e6)
+
+
+def keep(folder: AttemptFolder) -> Path:
+    """Keep the raw workspace where nothing will be submitted from it."""
+    kept = folder.root / "kept"
+    make_folder(kept, exist_ok=True)
+    make_folder(kept / "workspace")
+    copy_pristine(folder.workspace, kept / "workspace", exclude=())
+    return kept
+
+
+def submission(
+    reason: TerminationReason,
+    origin: SubmissionOrigin,
+    found: Capture,
+    taken: Taken,
+    outside: tuple[str, ...],
+) -> Submission:
+    """Describe a captured candidate.
+
+    Args:
+        outside: what the agent changed in the image's own folders.
+    """
+    return Submission(
+        reason=reason,
+        origin=origin,
+        patch_sha256=f"sha256:{found.patch_sha256}",
+        patch_size=found.patch_size,
+        manifest_digest=found.manifest_digest,
+        base_digest=found.base_digest,
+        empty=found.is_empty,
+        changed=asdict(found.changed),
+        figures=asdict(found.figures),
+        left_out=left_out(found),
+        outside_workspace=outside,
+        accepted_at=taken.accepted_at,
+        pause_ms=round(taken.pause_ms, 1),
+    )
+
+
+def problem_with(found: Found) -> str:
+    """Say in one sentence why a submission cannot be accepted."""
+    match found:
+        case ProofFailed():
+            return f"the captured patch does not reproduce your workspace: {found.reason}"
+        case PolicyRefused():
+            first, many = found.violations[0], len(found.violations)
+            return f"the patch breaks the task's policy at {many} place(s), first: {first}"
+        case Capture():
+            return (
+                "nothing has changed; "
+                "submit.sh --allow-empty hands in the shipped solution as it is"
+            )
+
+
+def violations(found: Found) -> tuple[ViolationRecord, ...]:
+    """List where a patch breaks the task's policy, for a record."""
+    if not isinstance(found, PolicyRefused):
+        return ()
+    return tuple(
+        ViolationRecord(path=v.path, rule=v.rule.value, figure=v.figure, limit=v.limit)
+        for v in found.violations[:_MOST_LISTED]
+    )
+
+
+def left_out(found: Found) -> tuple[LeftOutRecord, ...]:
+    """List what a patch cannot carry, for a record."""
+    if isinstance(found, ProofFailed):
+        return ()
+    return tuple(
+        LeftOutRecord(path=encode_path(left.path), reason=left.reason.value)
+        for left in found.left_out[:_MOST_LISTED]
+    )
