@@ -9,12 +9,25 @@ import pytest
 
 from orchestrator.agents.scripted import ScriptedAgent
 from orchestrator.cli.progress import Progress
-from orchestrator.errors import InterruptedByOperator
+from orchestrator.errors import InterruptedByOperator, UsageError
 from orchestrator.evidence.supervise import StopRequest
-from orchestrator.pipeline import jobs
+from orchestrator.pipeline import drive, jobs
+from orchestrator.pipeline.register import pack_of
 from orchestrator.sandbox import PHASE_LABEL
 from orchestrator.storage.layout import AttemptFolder
-from tests.e2e.rig import PUBLISH, SUBMIT, THREE, Rig, events, final, kill_group, last, until
+from orchestrator.storage.supervisor import supervising
+from tests.e2e.rig import (
+    PUBLISH,
+    SUBMIT,
+    THREE,
+    Rig,
+    events,
+    final,
+    kill_group,
+    last,
+    snapshot,
+    until,
+)
 
 SLEEP = {"run": "echo '# changed' >> run.sh; sleep 300"}
 Function = Callable[..., Any]
@@ -243,6 +256,17 @@ def test_a_bug_of_an_agent_of_ours_is_no_early_exit(
     assert last(attempt, "infrastructure")["reason"] == "runtime_failure"
     assert (attempt / ".complete").exists()
     rig.nothing_left()
+
+
+def test_whoever_comes_second_is_refused_by_the_lock(rig: Rig) -> None:
+    attempt = rig.enter(rig.pack("exit 1\n"))
+    with rig.context() as ctx:
+        replay = rig.replay_in(ctx, attempt)
+        before = snapshot(replay)
+        folder = AttemptFolder(attempt).replay(1)
+        with supervising(replay), pytest.raises(UsageError, match="alive"):
+            drive.resume_replay(ctx, folder, pack_of(folder.attempt))
+    assert snapshot(replay) == before
 
 
 def test_a_second_supervisor_touches_nothing(rig: Rig) -> None:
