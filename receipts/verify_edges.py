@@ -68,6 +68,7 @@ def _planned(run: Run, plan: PlanBase, receipt: Receipt) -> Iterator[tuple[str, 
     planned = None if receipt.phase in _HOST_ONLY else (plan.image.reference, plan.image.digest)
     yield "plan", materials.get("plan"), run.plan_digest
     yield "image", image, planned
+    yield "runtime", said.runtime, None if receipt.phase in _HOST_ONLY else plan.runtime
     yield "official", said.official, plan.official
     yield "relaxations", said.relaxations, plan.relaxations
     yield "version", said.orchestrator, plan.version

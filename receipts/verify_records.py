@@ -50,6 +50,7 @@ class PlanBase(Record):
     official: bool
     relaxations: tuple[str, ...]
     image: Image
+    runtime: str
     resources: dict[str, JsonValue]
     materials: dict[str, Material]
     harness_digest: str

@@ -96,7 +96,7 @@ def statement(
             argv=due.argv,
             limits=dict(due.limits),
             image=Image(**plan.image.model_dump()) if contained else None,
-            runtime="runc" if contained else None,
+            runtime=plan.runtime if contained else None,
             engine=Engine(**plan.engine.model_dump()) if contained else None,
             outcome=outcome(due.last, state, due.exited),
             times=times(due.first, due.last),

@@ -18,7 +18,7 @@ from typing import Any, cast
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.tree import tree_digest
 from orchestrator.pipeline.finish import finish_replay, finish_scoring
-from orchestrator.storage.layout import ReplayFolder, ScoringFolder
+from orchestrator.storage.layout import ReplayFolder, RunsFolder, ScoringFolder
 from orchestrator.storage.receipt_folder import write_complete
 from receipts.canonical import canonical
 from receipts.envelope import parse_envelope, sign
@@ -91,6 +91,7 @@ class Scene:
             "Context",
             SimpleNamespace(
                 key=key or self.key,
+                runs=RunsFolder(self.runs),
                 campaign=SimpleNamespace(append=lambda *_, **__: None),
                 engine=SimpleNamespace(find=lambda _: ()),
             ),
