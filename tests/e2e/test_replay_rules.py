@@ -195,7 +195,9 @@ def test_no_checkpoint_is_behaviour(rig: Rig) -> None:
 
 
 def test_none_valid_is_behaviour(rig: Rig) -> None:
-    attempt = rig.enter(rig.pack("cd /out; mkdir -p checkpoints/checkpoint-1; >checkpoints/*/x\n"))
+    attempt = rig.enter(
+        rig.pack("cd /out; mkdir -p checkpoints/checkpoint-1; >checkpoints/checkpoint-1/x\n")
+    )
     done = rig.call("replay", attempt, "--fail-on-behavior")
     assert done.code == 1, done.err
     replay = attempt / "replay-001"
