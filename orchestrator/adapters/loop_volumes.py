@@ -102,9 +102,16 @@ class LoopVolumes:
         return volume
 
     def adopt(self, folder: Path, size: int | None = None) -> Volume | None:
-        """Take over what a supervisor that is gone left mounted at ``folder``, if anything."""
+        """Take over what a supervisor that is gone left mounted at ``folder``, if anything.
+
+        An image that is not mounted is from before a restart of the host, or was never finished:
+        its content is dead, and it is removed.
+        """
         del size  # the file system knows it
-        return LoopVolume(folder) if image_of(folder).exists() else None
+        if os.path.ismount(folder):
+            return LoopVolume(folder)
+        image_of(folder).unlink(missing_ok=True)
+        return None
 
 
 class FolderVolume:

@@ -78,12 +78,15 @@ def resume(
     """Go on with a replay whose supervisor is gone: same container, same deadline.
 
     Raises:
-        ContainerLostError: the container is gone, so nobody knows how it ended.
+        ContainerLostError: the container is gone, so nobody knows how it ended; or the host
+            restarted, so nobody knows whether all that it published reached the disk.
     """
     started = journal.view.last(Event.RUN_STARTED)
     found = ctx.engine.find({RUN_LABEL: plan.run_id, PHASE_LABEL: Phase.REPLAY.value})
     if started is None or not found:
         raise ContainerLostError(f"the container of {folder.root} is gone, its end was not seen")
+    if started.boot_id != ctx.clock.boot_id():
+        raise ContainerLostError("the host restarted before what was published was collected")
     with Rooms(ctx, host_folder(folder)) as rooms:
         replay = _Replay(ctx, plan, pack, folder, journal, rooms)
         rooms.adopt(folder.workspace, plan.resources.disk)

@@ -7,7 +7,7 @@ terminal event; a candidate's doing arrives as an ordinary outcome.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from orchestrator.domain.attempt import RunKind, TerminationReason
+from orchestrator.domain.attempt import Entry, RunKind, TerminationReason
 from orchestrator.domain.outcome import HostFact
 from orchestrator.domain.records import AttemptPlan, PhasePlan, ReplayPlan, ScoringPlan
 from orchestrator.domain.roles import Phase
@@ -28,7 +28,7 @@ from orchestrator.pipeline.finish import finish_attempt, finish_replay, finish_s
 from orchestrator.ports import Agent
 from orchestrator.sandbox import PHASE_LABEL, RUN_LABEL
 from orchestrator.storage.campaign import CampaignEvent
-from orchestrator.storage.durable import free_ballast, make_ballast
+from orchestrator.storage.durable import free_ballast, make_ballast, remove_unfinished
 from orchestrator.storage.journal import Journal, read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
 from orchestrator.storage.pack import Pack
@@ -56,7 +56,7 @@ def drive_attempt(ctx: Context, folder: AttemptFolder, pack: Pack, agent: Agent)
         if journal.state is State.REGISTERED:
             _append(journal, explore.run(ctx, plan, pack, agent, folder, journal))
         if journal.state is State.CAPTURED:
-            _append(journal, submit.run(folder))
+            _submit(folder, plan, journal)
     return _ended(journal, folder)
 
 
@@ -65,11 +65,28 @@ def drive_entered(ctx: Context, folder: AttemptFolder, entered: Outcome) -> Stat
     plan = load(folder.plan, AttemptPlan)
     with _supervised(ctx, folder, plan) as journal:
         _append(journal, entered)
-        if folder.submission.exists():
-            _append(journal, submit.run(folder))
-        else:
-            journal.append(Event.SUBMITTED)
+        _submit(folder, plan, journal)
     return _ended(journal, folder)
+
+
+def resume_attempt(ctx: Context, folder: AttemptFolder) -> State:
+    """Submit what was captured by a supervisor that is gone.
+
+    Raises:
+        InfrastructureError: its bytes are not the proven ones any more; recorded as its ending.
+    """
+    plan = load(folder.plan, AttemptPlan)
+    with _supervised(ctx, folder, plan) as journal:
+        _submit(folder, plan, journal)
+    return _ended(journal, folder)
+
+
+def _submit(folder: AttemptFolder, plan: AttemptPlan, journal: Journal) -> None:
+    """Go from captured to submitted; checkpoints that are handed in have no tree to check."""
+    if plan.entry is Entry.CHECKPOINT:
+        journal.append(Event.SUBMITTED)
+    else:
+        _append(journal, submit.run(folder))
 
 
 def drive_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
@@ -195,6 +212,8 @@ def finish(ctx: Context, folder: RunFolder) -> State:
         case ScoringFolder():
             finish_scoring(ctx, folder)
     free_ballast(folder.root / _BALLAST)
+    for place in (folder.root, folder.receipts):
+        remove_unfinished(place)
     state = read_journal(folder.journal, KINDS[type(folder)]).state
     assert state is not None  # noqa: S101 - it was registered
     return state

@@ -17,7 +17,8 @@ from orchestrator.evidence.context import Context
 from orchestrator.evidence.statements import Due
 from orchestrator.lifecycle.machine import Event, State, advance
 from orchestrator.sandbox import RUN_LABEL
-from orchestrator.storage.campaign import CampaignEvent
+from orchestrator.storage.campaign import CampaignEvent, read_campaign
+from orchestrator.storage.durable import remove_file
 from orchestrator.storage.journal import JournalView, Record, read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
 from orchestrator.storage.receipt_folder import Minted, last_receipt, mint, write_complete
@@ -170,6 +171,8 @@ def finish_scoring(ctx: Context, folder: ScoringFolder) -> None:
     """Mint a scoring's receipt and commit it."""
     plan = load(folder.plan, ScoringPlan)
     view = read_journal(folder.journal, RunKind.SCORING)
+    if view.records[-1].event in _ENDS:
+        _withdraw(folder, plan)
     due: list[Due] = []
     if view.last(Event.GATE_STARTED) is not None:
         materials = {
@@ -202,6 +205,15 @@ def finish_scoring(ctx: Context, folder: ScoringFolder) -> None:
     _commit(ctx, plan.run_id, folder.receipts, folder.complete, summary, view)
 
 
+def _withdraw(folder: ScoringFolder, plan: ScoringPlan) -> None:
+    """Remove what a scoring that failed has written and not committed: it is no result."""
+    remove_file(folder.summary)
+    for place in (folder.checkpoint(c.name) for c in plan.checkpoints):
+        if not place.complete.exists():
+            for file in (place.summary, place.official_receipt):
+                remove_file(file)
+
+
 def _mint(
     ctx: Context,
     folder: Path,
@@ -228,22 +240,29 @@ def _commit(
     summary: Path | None,
     view: JournalView,
 ) -> None:
-    """Link ``.complete``, pin the journal's end, and only then let the containers go."""
+    """Pin the journal's end, link ``.complete``, and only then let the containers go."""
     last = last_receipt(receipts)
-    already = marker.exists()
-    if last is not None:
-        write_complete(marker, last.path, summary)
-    if not already:
+    if run_id not in ended_runs(ctx):
         ctx.campaign.append(
             CampaignEvent.ENDED,
             run_id=run_id,
             state=None if view.state is None else view.state.value,
             head=view.head,
         )
+    if last is not None:
+        write_complete(marker, last.path, summary)
     try:
         _remove_containers(ctx, run_id)
     except EngineUnavailableError:
         ctx.say("the engine is away; the next writing command removes the run's containers")
+
+
+def ended_runs(ctx: Context) -> frozenset[str]:
+    """Return the ids of the runs whose end the campaign log holds."""
+    records = read_campaign(ctx.runs.campaign).records
+    return frozenset(
+        str(record.data["run_id"]) for record in records if record.event is CampaignEvent.ENDED
+    )
 
 
 def _remove_containers(ctx: Context, run_id: str) -> None:

@@ -11,11 +11,12 @@ from orchestrator.domain.attempt import RunKind
 from orchestrator.domain.outcome import HostFact
 from orchestrator.domain.records import AttemptPlan, PhasePlan, ReplayPlan, ScoringPlan
 from orchestrator.domain.roles import Phase
-from orchestrator.errors import InterruptedByOperator, OrchError
+from orchestrator.errors import InfrastructureError, InterruptedByOperator, OrchError
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.rooms import views_of
 from orchestrator.lifecycle.machine import Event, State, is_terminal
 from orchestrator.pipeline import drive
+from orchestrator.pipeline.finish import ended_runs
 from orchestrator.pipeline.register import pack_of
 from orchestrator.ports import Container
 from orchestrator.sandbox import (
@@ -59,11 +60,12 @@ def reconcile(ctx: Context) -> None:
     Raises:
         InterruptedByOperator: a person asked for a stop meanwhile.
     """
+    ended = ended_runs(ctx)
     for folder in every_run(ctx):
         if folder.complete.exists() or is_supervised(folder.root):
             continue
         try:
-            _reconcile(ctx, folder)
+            _reconcile(ctx, folder, ended)
         except InterruptedByOperator:
             raise
         except (OrchError, OSError) as trouble:
@@ -92,16 +94,19 @@ def _overdue(ctx: Context, container: Container) -> bool:
     return ctx.clock.boottime_ns() >= int(container.labels[DEADLINE_LABEL])
 
 
-def _reconcile(ctx: Context, folder: drive.RunFolder) -> None:
+def _reconcile(ctx: Context, folder: drive.RunFolder, ended: frozenset[str]) -> None:
     kind = drive.KINDS[type(folder)]
     view = read_journal(folder.journal, kind)
     plan = load(folder.plan, _PLANS[type(folder)])
-    if view.state is None:
-        return
-    if is_terminal(kind, view.state):
-        if _has_receipts(view):
-            drive.finish(ctx, folder)
+    if view.state is not None and is_terminal(kind, view.state):
+        # A run that ended before any phase began has no receipts, and no marker.
+        if plan.run_id not in ended or folder.receipts.exists():
+            with supervising(folder.root):
+                drive.finish(ctx, folder)
             ctx.say(f"{folder.root}: finished what was left to write")
+        return
+    if isinstance(folder, AttemptFolder) and view.state is State.CAPTURED:
+        ctx.say(f"{folder.root}: gone on with, {drive.resume_attempt(ctx, folder)}")
         return
     now = ctx.engine_record()
     if now.engine_id != plan.engine.engine_id:
@@ -114,7 +119,11 @@ def _reconcile(ctx: Context, folder: drive.RunFolder) -> None:
                 f"orch replay {folder.attempt.root} goes on with it"
             )
             return
-        state = drive.resume_replay(ctx, folder, pack_of(folder.attempt))
+        try:
+            state = drive.resume_replay(ctx, folder, pack_of(folder.attempt))
+        except InfrastructureError:
+            _let_go(ctx, folder)
+            raise
         ctx.say(f"{folder.root}: gone on with, {state}")
         return
     _end(ctx, folder, plan)
@@ -133,33 +142,30 @@ def is_running(ctx: Context, folder: ReplayFolder, view: JournalView) -> bool:
     return in_time and any(not found.state().ended for found in ctx.engine.find(labels))
 
 
-def _has_receipts(view: JournalView) -> bool:
-    """A run that ended before any phase began has nothing to state, and no marker."""
-    return any(r.event in _BEGINNINGS for r in view.records)
-
-
-_BEGINNINGS = frozenset(
-    {Event.EXPLORE_STARTED, Event.CAPTURED, Event.GATE_STARTED, Event.COLLECTED}
-)
-
-
 def _end(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:
     """End a run that cannot be gone on with: its containers, its folders, its journal."""
     kind: RunKind = drive.KINDS[type(folder)]
     with supervising(folder.root):
         for container in ctx.engine.find({RUN_LABEL: plan.run_id}):
             container.remove()
-        for name in ("workspace", "out", "control", "scratch", "validate-out"):
-            left = ctx.volumes.adopt(folder.root / name)
-            if left is not None:
-                left.close()
-        for host in ("host", "validate-host"):
-            ctx.views.close(views_of(folder.root / "logs" / host))
+        _let_go(ctx, folder)
         message = "orch was killed while it supervised this run"
         journal = Journal(folder.journal, kind, plan.run_id, ctx.clock)
+        if journal.state is None:
+            journal.append(Event.REGISTERED)
         fact = HostFact.ORCHESTRATOR_FAILED.value
         drive.book(ctx, journal, folder, Event.INFRASTRUCTURE, fact=fact, message=message)
     ctx.say(f"{folder.root}: ended, {message}")
+
+
+def _let_go(ctx: Context, folder: drive.RunFolder) -> None:
+    """Close the volumes and views that a supervisor which is gone left open."""
+    for name in ("workspace", "out", "control", "scratch", "validate-out"):
+        left = ctx.volumes.adopt(folder.root / name)
+        if left is not None:
+            left.close()
+    for host in ("host", "validate-host"):
+        ctx.views.close(views_of(folder.root / "logs" / host))
 
 
 def unfinished_replay(ctx: Context, attempt: AttemptFolder) -> ReplayFolder | None:

@@ -26,6 +26,7 @@ _STORAGE_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 _UNUSABLE = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP}
 )
+_UNFINISHED = ".tmp"
 _REMEDY = "free space on that file system (orch gc), then run the same command again"
 
 
@@ -76,7 +77,7 @@ def write_file(path: Path, data: bytes, *, replace: bool = False, mode: int = 0o
         StorageFullError: no space, or an fsync failed; an older file is intact.
     """
     with storage_faults(path):
-        descriptor, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+        descriptor, name = tempfile.mkstemp(prefix=".", suffix=_UNFINISHED, dir=path.parent)
         temporary = Path(name)
         try:
             try:
@@ -94,6 +95,23 @@ def write_file(path: Path, data: bytes, *, replace: bool = False, mode: int = 0o
         finally:
             temporary.unlink(missing_ok=True)
         sync_folder(path.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, durably; one that is not there is fine.
+
+    Raises:
+        StorageFullError: the fsync failed.
+    """
+    if path.exists():
+        path.unlink()
+        sync_folder(path.parent)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a killed ``write_file`` left in ``folder``; nobody else may be writing there."""
+    for left in folder.glob(f".*{_UNFINISHED}"):
+        left.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: object, *, replace: bool = False, mode: int = 0o644) -> None:

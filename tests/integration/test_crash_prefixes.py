@@ -1,0 +1,334 @@
+"""Every prefix of the durable operations of one whole run: what is read, and how it goes on."""
+
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from typing_extensions import override
+
+from orchestrator import wiring
+from orchestrator.adapters.fake_clock import FakeClock
+from orchestrator.adapters.in_memory import InMemoryEngine, Inside
+from orchestrator.adapters.loop_volumes import FolderVolumes
+from orchestrator.adapters.overlay_views import PlainViews
+from orchestrator.domain.image import image_reference
+from orchestrator.domain.roles import Phase
+from orchestrator.evidence.context import Context
+from orchestrator.evidence.supervise import StopRequest
+from orchestrator.lifecycle.machine import Event, State, is_terminal
+from orchestrator.pipeline import drive, jobs
+from orchestrator.pipeline.reconcile import every_run, reconcile
+from orchestrator.report import views
+from orchestrator.sandbox import PHASE_LABEL
+from orchestrator.storage.campaign import CampaignEvent, read_campaign
+from orchestrator.storage.journal import read_journal
+from orchestrator.storage.layout import AttemptFolder, RunsFolder
+from receipts.complete import Completeness, check
+from receipts.verify import verify
+from receipts.verify_model import Wanted
+from tests.e2e.rig import Rig
+from tests.integration.recorded_disk import Disk, Operation, Snapshot, recording, write_out
+
+_VOLUME = re.compile(
+    r"/(?:attempt|replay|score)-\d+/(?:workspace|out|control|scratch|validate-out)/"
+)
+_OURS = re.compile(r"\.(?!complete$|supervisor\.lock$).*")
+_GOING_ON = re.compile(
+    r"no run here$|missing$|no journal, so|the journal calls for .*; here is"
+    r"|missing: the run has ended, and the next|.*: there is no \.complete for it"
+    r"|there is no receipted"
+)
+"""What verification may find before the next command: that something is not there yet."""
+
+_DURABLE = "orchestrator.storage.durable"
+_ELSEWHERE = {
+    "orchestrator.storage.supervisor": "an empty file to hold a lock on",
+    "orchestrator.storage.ledger": "reservations end with their holder",
+    "orchestrator.adapters.loop_volumes": "volumes end with their phase",
+    "orchestrator.evidence.collect": "copies checkpoints, with fsyncs of its own",
+    "orchestrator.evidence.capped_log": "plain appends",
+    "orchestrator.evidence.walk": "removes volumes and what an unfinished copy left",
+    "receipts.keys": "stands alone",
+}
+
+
+class _Clock(FakeClock):
+    """A clock in whose world real files are of long ago, so that none is past a deadline."""
+
+    @override
+    def wall_ns(self) -> int:
+        return 2**62 + self.boottime_ns()
+
+
+class Bench:
+    """The main job on the in-memory engine, below any folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.rig = Rig(root / "rig")
+        self.pack = self.rig.pack()
+
+    def context(self, base: Path, clock: FakeClock) -> Context:
+        """What a command works with whose folders are in ``base``."""
+        (base / "runs").mkdir(exist_ok=True)  # so that it is not tried out every time
+        settings = replace(self.rig.settings(), runs=base / "runs", host=base / "host")
+        images = {image_reference("cpu-numpy"): {"/bin/bash": b"#!"}}
+        engine = InMemoryEngine(_program, command=_command, images=images, clock=clock)
+        with (
+            mock.patch.object(wiring, "engine", return_value=engine),
+            mock.patch.object(wiring, "system_clock", return_value=clock),
+        ):
+            made = wiring.context(settings, StopRequest(), lambda _: None, lambda _: None)
+        return replace(made, volumes=FolderVolumes(), views=PlainViews())
+
+    def go_on(self, ctx: Context) -> None:
+        """Type what is missing for a score, as a person would."""
+        attempts = [a for config in ctx.runs.configs() for a in config.attempts()]
+        submitted = [a for a in attempts if _state(a) is State.SUBMITTED]
+        if not submitted:
+            pack, plan = jobs.plan_explore(
+                ctx, self.pack, agent="scripted", model="none", effort="none", official=False
+            )
+            submitted = [jobs.explore(ctx, pack, plan)[0]]
+        (attempt,) = submitted
+        finished = [r for r in attempt.replays() if _state(r) is State.TERMINAL_BEHAVIOR]
+        if not finished:
+            jobs.replay(
+                ctx, attempt, repeats=None, again=None, through=jobs.Through.SCORE, official=False
+            )
+            return
+        (replay,) = finished
+        if not any(_state(s) is State.SCORED for s in replay.scorings()):
+            jobs.score(ctx, replay, reference_run=False, official=False)
+
+
+def _program(inside: Inside) -> int:
+    match Phase(inside.spec.labels[PHASE_LABEL]):
+        case Phase.EXPLORE:
+            inside.until_killed()
+        case Phase.REPLAY:
+            for progress, value in ((10, "0.1"), (20, "0.3"), (30, "bad")):
+                place = f"/out/checkpoints/checkpoint-{progress}"
+                inside.write_file(f"{place}/weights.txt", value.encode())
+        case Phase.VALIDATE:
+            valid = inside.read_file("/ckpt/weights.txt") != b"bad"
+            verdict = {"valid": valid, "reason": "" if valid else "bad_weights"}
+            inside.write_file("/out/validation.json", json.dumps(verdict).encode())
+        case Phase.SCORE:
+            value = float(inside.read_file("/ckpt/weights.txt"))
+            summary = {"status": "scored", "metrics": {"score": value}}
+            inside.write_file("/out/summary.json", json.dumps(summary).encode())
+        case other:
+            raise AssertionError(other)
+    return 0
+
+
+def _command(inside: Inside, argv: tuple[str, ...]) -> tuple[int, bytes]:
+    if "submit.sh" in argv[-1]:
+        inside.write_file("/run/orch/new", json.dumps({"id": "1", "action": "submit"}).encode())
+        box = inside.host_path("/run/orch")
+        (box / "new").rename(box / "request-1.json")
+        inside.until_killed()
+    inside.write_file("/workspace/run.sh", b"true # changed\n")
+    return 0, b""
+
+
+def _state(folder: drive.RunFolder) -> State | None:
+    return read_journal(folder.journal, drive.KINDS[type(folder)]).state
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One whole run as it was recorded, and the tree it left."""
+
+    bench: Bench
+    operations: list[Operation]
+    after: dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """Record an exploration, a replay and a scoring."""
+    root = tmp_path_factory.mktemp("recorded")
+    bench = Bench(root)
+    base = root / "base"
+    base.mkdir()
+    with recording(base, lambda path: bool(_VOLUME.search(f"/{path}/"))) as operations:
+        bench.go_on(bench.context(base, _Clock()))
+    return Recorded(bench, operations, _files(base))
+
+
+def _files(base: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(base)): path.read_bytes()
+        for path in sorted(base.rglob("*"))
+        if path.is_file() and not _VOLUME.search(f"/{path.relative_to(base)}")
+    }
+
+
+def test_what_matters_is_written_by_one_module(recorded: Recorded) -> None:
+    stray = Counter(
+        (op.by, op.kind, re.sub(r"[0-9a-f]{12,}", "*", op.path))
+        for op in recorded.operations
+        if op.by and op.by != _DURABLE and op.by not in _ELSEWHERE
+    )
+    assert not stray, dict(stray)
+    made = Counter(op.kind for op in recorded.operations if op.by == _DURABLE)
+    assert made["link"] > 10
+    assert made["write"] > made["link"]
+    assert made["fsync"] > made["write"]
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A state of the disk; ``power``: only what was synced is sure to be there."""
+
+    at: int
+    what: str
+    power: bool
+    tree: Snapshot
+
+
+def _crashes(operations: list[Operation]) -> Iterator[Crash]:
+    """Go through every prefix, whole and torn, with and without what was not synced."""
+    disk = Disk()
+    yield Crash(0, "nothing yet", False, {})
+    for at, op in enumerate(operations, start=1):
+        what = f"{op.kind} {op.path}"
+        if op.kind == "write":
+            disk.write(op, len(op.data) // 2)
+            yield Crash(at, f"half of {what}", False, disk.snapshot(names=True, contents=True))
+        disk.apply(op)
+        for names in (True, False):
+            for contents in (True, False):
+                power = not (names and contents)
+                tree = disk.snapshot(names=names, contents=contents)
+                yield Crash(at, what, power, tree)
+
+
+@pytest.mark.slow
+def test_every_prefix_is_read_and_gone_on_from(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda _: None)
+    monkeypatch.setattr("orchestrator.evidence.supervise.TICK", 0.01)
+    seen: set[int] = set()
+    prefixes = states = 0
+    for crash in _crashes(recorded.operations):
+        prefixes += 1
+        key = hash((crash.power, frozenset(_visible(crash.tree).items())))
+        if key in seen:
+            continue
+        seen.add(key)
+        states += 1
+        base = tmp_path / "base"
+        base.mkdir()
+        write_out(crash.tree, base)
+        try:
+            _reads(base)
+            _continues(recorded, crash, base)
+        except BaseException as failure:
+            failure.add_note(
+                f"after operation {crash.at} ({crash.what}), power lost: {crash.power}"
+            )
+            raise
+        shutil.rmtree(base)
+    print(
+        f"{len(recorded.operations)} operations, {prefixes} prefixes with their variants, "
+        f"{states} different trees"
+    )
+    assert states > 250
+
+
+def _visible(tree: Snapshot) -> dict[str, bytes | str | None]:
+    """Leave out what no reader looks at: unfinished files of the writer."""
+    return {
+        path: content
+        for path, content in tree.items()
+        if not any(_OURS.fullmatch(part) for part in path.split("/"))
+    }
+
+
+def _reads(base: Path) -> None:
+    """Read everything there is; no half result, no exception, and nothing is changed."""
+    before = _files(base)
+    runs = RunsFolder(base / "runs")
+    read_campaign(runs.campaign)
+    for attempt in views.attempts(runs):
+        for replay in attempt.replays:
+            score = views.score_of(replay)
+            if score is not None and score.best is not None:
+                assert (score.best.checkpoint, score.best.value) == ("checkpoint-20", 0.3)
+        assert not [f for f in attempt.faults if "corrupt" in f]
+    for marker in runs.root.rglob(".complete"):
+        found = check(marker)
+        assert found.completeness is Completeness.COMPLETE, found.reason
+    if runs.root.is_dir():
+        faults = verify(runs.root, Wanted()).faults
+        assert not [f for f in faults if not _GOING_ON.match(f.what)], faults
+    assert _files(base) == before
+
+
+def _continues(recorded: Recorded, crash: Crash, base: Path) -> None:
+    """Let the next command clean up, and go on to a score."""
+    clock = _Clock()
+    clock.advance(10)
+    if crash.power:
+        clock.reboot()
+    ctx = recorded.bench.context(base, clock)
+    before = {run: read_journal(run.journal, drive.KINDS[type(run)]) for run in every_run(ctx)}
+    reconcile(ctx)
+    once = _files(base)
+    for run in every_run(ctx):
+        _has_ended(recorded, base, run)
+        view = before[run]
+        if view.last(Event.CAPTURED) is not None and isinstance(run, AttemptFolder):
+            assert _state(run) is State.SUBMITTED, "a submission was lost"
+    reconcile(ctx)
+    assert _files(base) == once, "cleaning up twice is not the same as once"
+    recorded.bench.go_on(ctx)
+    _is_one_result(ctx)
+
+
+def _has_ended(recorded: Recorded, base: Path, run: drive.RunFolder) -> None:
+    kind = drive.KINDS[type(run)]
+    view = read_journal(run.journal, kind)
+    assert view.state is not None
+    assert is_terminal(kind, view.state), f"{run.root} is {view.state}"
+    began = any(record.event is not Event.REGISTERED for record in view.records[:-1])
+    assert run.complete.exists() or not began
+    name = str(run.root.relative_to(base))
+    if recorded.after.get(f"{name}/lifecycle.jsonl") == run.journal.read_bytes():
+        for path, content in recorded.after.items():
+            if path.startswith((f"{name}/receipts/", f"{name}/.complete")):
+                assert (base / path).read_bytes() == content, "a receipt was minted otherwise"
+
+
+def _is_one_result(ctx: Context) -> None:
+    (attempt,) = (a for c in ctx.runs.configs() for a in c.attempts() if _is(a, State.SUBMITTED))
+    (replay,) = (r for r in attempt.replays() if _is(r, State.TERMINAL_BEHAVIOR))
+    (scoring,) = (s for s in replay.scorings() if _is(s, State.SCORED))
+    for run in (attempt, replay, scoring):
+        assert check(run.complete).completeness is Completeness.COMPLETE
+    best = json.loads(scoring.summary.read_text())["best"]
+    assert (best["checkpoint"], best["value"]) == ("checkpoint-20", 0.3)
+    ended = [
+        record.data["run_id"]
+        for record in read_campaign(ctx.runs.campaign).records
+        if record.event is CampaignEvent.ENDED
+    ]
+    assert len(ended) == len(set(ended)), "an end was logged twice"
+    report = verify(ctx.runs.root, Wanted(whole_campaign=True))
+    assert not report.faults
+    assert ctx.ledger.held() == ()
+
+
+def _is(folder: drive.RunFolder, state: State) -> bool:
+    return _state(folder) is state
