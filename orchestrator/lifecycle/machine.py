@@ -5,9 +5,9 @@ carries the journal it came from. The tables are pinned by a golden test.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Protocol
 
 from orchestrator.domain.attempt import RunKind
 from orchestrator.errors import OrchError
@@ -138,12 +138,13 @@ def is_terminal(kind: RunKind, state: State) -> bool:
     return not any(source is state for source, _ in TRANSITIONS[kind])
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Protocol):
     """The part of a journal line that the machine reads."""
 
-    seq: int
-    event: Event
+    @property
+    def event(self) -> Event:
+        """What happened."""
+        ...
 
 
 class UnknownTransitionError(OrchError):

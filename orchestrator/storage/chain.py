@@ -110,6 +110,12 @@ class LockedChain:
         self._descriptor = descriptor
         self._cut_torn()
 
+    @property
+    def head(self) -> str:
+        """The hash of the last line."""
+        last = next(self._lines_backward(), None)
+        return START if last is None else digest(last)
+
     def backward(self) -> Iterator[tuple[bytes, Entry]]:
         """Walk from the last entry back, reading only as far as the caller asks.
 

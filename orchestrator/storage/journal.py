@@ -9,7 +9,6 @@ from orchestrator.domain.attempt import RunKind
 from orchestrator.lifecycle.machine import (
     Event,
     State,
-    Step,
     UnknownTransitionError,
     advance,
 )
@@ -67,7 +66,7 @@ def read_journal(path: Path, kind: RunKind) -> JournalView:
             raise chain.tampered(path, number, f"it belongs to {entry.id!r}")
         try:
             record = _record(entry)
-            state = advance(kind, state, record.event, _steps(records))
+            state = advance(kind, state, record.event, records)
         except (ValueError, UnknownTransitionError) as error:
             raise chain.tampered(path, number, str(error)) from error
         records.append(record)
@@ -118,8 +117,10 @@ class Journal:
             StorageFullError: no space; the journal is as it was.
         """
         with chain.locked(self._path) as file:
-            view = self._view = self._read()
-            state = advance(self._kind, view.state, event, _steps(view.records))
+            if file.head != self._view.head:  # somebody else has appended since
+                self._view = self._read()
+            view = self._view
+            state = advance(self._kind, view.state, event, view.records)
             entry, head = file.append(self._run_id, event, data, self._clock)
         record = _record(entry)
         self._view = JournalView((*view.records, record), state, head, torn=False)
@@ -143,7 +144,3 @@ def _record(entry: chain.Entry) -> Record:
         data=entry.data,
         prev=entry.prev,
     )
-
-
-def _steps(records: list[Record] | tuple[Record, ...]) -> tuple[Step, ...]:
-    return tuple(Step(record.seq, record.event) for record in records)

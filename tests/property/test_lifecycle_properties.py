@@ -13,14 +13,13 @@ from orchestrator.lifecycle.machine import (
     TRANSITIONS,
     Event,
     State,
-    Step,
     UnknownTransitionError,
     advance,
     fold,
     is_terminal,
 )
 from orchestrator.storage.journal import Journal, read_journal
-from tests.unit.records_help import TickingClock
+from tests.unit.records_help import TickingClock, Told
 
 KINDS = st.sampled_from(RunKind)
 DATA = st.dictionaries(
@@ -47,8 +46,8 @@ def walks(draw: st.DrawFn) -> tuple[RunKind, list[Event]]:
     return kind, events
 
 
-def _steps(events: list[Event]) -> list[Step]:
-    return [Step(number, event) for number, event in enumerate(events, start=1)]
+def _steps(events: list[Event]) -> list[Told]:
+    return [Told(event) for event in events]
 
 
 @given(walks())

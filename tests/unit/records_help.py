@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from orchestrator.lifecycle.machine import Event
+
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event of a story that no file holds."""
+
+    event: Event
 
 
 @dataclass

@@ -6,12 +6,12 @@ from orchestrator.lifecycle.machine import (
     TRANSITIONS,
     Event,
     State,
-    Step,
     UnknownTransitionError,
     advance,
     fold,
     is_terminal,
 )
+from tests.unit.records_help import Told
 
 GOLDEN = {
     RunKind.ATTEMPT: """
@@ -120,12 +120,12 @@ def test_every_journal_begins_with_registered() -> None:
 
 @pytest.mark.parametrize(("kind", "events"), STORIES, ids=str)
 def test_stories_end_as_told(kind: RunKind, events: str) -> None:
-    steps = [Step(n, Event(e)) for n, e in enumerate(events.split(), start=1)]
+    steps = [Told(Event(e)) for e in events.split()]
     assert fold(kind, steps) is State(STORIES[kind, events])
 
 
 def test_an_unknown_transition_carries_its_story() -> None:
-    steps = [Step(1, Event.REGISTERED), Step(2, Event.GATE_STARTED), Step(3, Event.SCORED)]
+    steps = [Told(Event.REGISTERED), Told(Event.GATE_STARTED), Told(Event.SCORED)]
     with pytest.raises(UnknownTransitionError) as raised:
         fold(RunKind.REPLAY, steps)
     assert raised.value.story == tuple(steps[:2])
