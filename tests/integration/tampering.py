@@ -621,11 +621,15 @@ def published(scene: Scene) -> Wanted:
 
 @dataclass(frozen=True)
 class Tampering:
-    """What is done, and which step must find it when the caller knows ``wanted`` from elsewhere."""
+    """What is done, and which step must find it when the caller knows ``wanted`` from elsewhere.
+
+    ``says`` are words of the finding, where it matters which of a step's checks it is.
+    """
 
     do: Callable[[Scene], None]
     step: Step
     wanted: Callable[[Scene], Wanted] = known
+    says: str = ""
 
     @property
     def name(self) -> str:
