@@ -5,7 +5,7 @@ README, "In the container".
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from orchestrator.domain.container import ContainerSpec, HostAbilities, Limits, Mount, Tmpfs
@@ -21,6 +21,7 @@ PHASE_LABEL = "orch.phase"
 BOOT_LABEL = "orch.boot"
 DEADLINE_LABEL = "orch.deadline_boottime_ns"
 _INODE_BYTES = 4096
+_FEWEST_INODES, _MOST_INODES = 1024, 65536
 
 _ENVIRONMENT: Mapping[str, str] = {
     "HOME": HOME,
@@ -137,6 +138,11 @@ def limits_of(resources: Resources, cpuset: str) -> Limits:
     )
 
 
+def _tmpfs(target: str, size: int) -> Tmpfs:
+    """Limit a memory file system in bytes and in files; the kernel's default is half its memory."""
+    return Tmpfs(target, size, max(_FEWEST_INODES, min(size // _INODE_BYTES, _MOST_INODES)))
+
+
 def container_spec(
     *,
     name: str,
@@ -164,8 +170,6 @@ def container_spec(
         env: the phase's variables, over the task's and ours.
         isolation: runtime and system call filter.
     """
-    size = resources.tmp
-    inodes = max(1024, min(size // _INODE_BYTES, 1 << 20))
     return ContainerSpec(
         name=name,
         image=image,
@@ -174,8 +178,9 @@ def container_spec(
         workdir=workdir,
         mounts=mounts,
         tmpfs=(
-            Tmpfs("/tmp", size, inodes),  # noqa: S108 - a path in the container, private to it
-            Tmpfs(HOME, size, inodes, mode=0o700, uid=agent[0], gid=agent[1]),
+            _tmpfs("/tmp", resources.tmp),  # noqa: S108 - a path in the container, private to it
+            _tmpfs("/dev/shm", resources.shm),  # noqa: S108 - the engine's own limits no inodes
+            replace(_tmpfs(HOME, resources.tmp), mode=0o700, uid=agent[0], gid=agent[1]),
         ),
         limits=limits_of(resources, cpuset),
         labels={**labels, PHASE_LABEL: phase.value},
