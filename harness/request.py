@@ -1,8 +1,8 @@
 """Ask the host for something and wait for its answer (``submit.sh``, ``no_candidate.sh``).
 
 A request is a file in /run/orch, written whole and then renamed. The host answers in
-/logs/answers/<id>.json, where nothing in the container can write. On acceptance the host ends the
-container, usually before the answer is read here.
+/logs/answers/<id>.json, where nothing in the container can write. Taking the request away again
+says that the answer was read. On acceptance the host ends the container.
 """
 
 import argparse
@@ -45,7 +45,8 @@ def wait_for(answer: Path) -> dict[str, object]:
 def main() -> int:
     """Send one request and say what the host made of it; 0 if it was accepted."""
     request = parse(sys.argv[1:]) | {"id": secrets.token_hex(16)}
-    send(request, Path(os.environ.get("ORCH_REQUESTS_DIR", "/run/orch")))
+    requests = Path(os.environ.get("ORCH_REQUESTS_DIR", "/run/orch"))
+    send(request, requests)
     print("sent; waiting for the host", flush=True)
     logs = Path(os.environ.get("ORCH_LOGS_DIR", "/logs"))
     answer = wait_for(logs / "answers" / f"{request['id']}.json")
@@ -53,6 +54,8 @@ def main() -> int:
     for name in ("violations", "left_out"):
         for item in answer.get(name) or ():
             print(f"  {name.replace('_', ' ')}: {json.dumps(item)}")
+    sys.stdout.flush()
+    (requests / f"request-{request['id']}.json").unlink(missing_ok=True)
     return 0 if answer["accepted"] else 1
 
 

@@ -4,6 +4,7 @@
 renamed); the host answers in ``/logs/answers/<id>.json``, where only the host can write.
 """
 
+import os
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -70,6 +71,10 @@ class RequestBox:
             except (ValueError, ValidationError):
                 continue
         return None
+
+    def was_read(self, request_id: str) -> bool:
+        """Tell whether the asker has taken its request away, as it does once it read the answer."""
+        return not os.path.lexists(self.requests / f"request-{request_id}.json")
 
     def answer(self, answer: Answer) -> None:
         """Tell the agent; a second answer to the same id replaces the first."""

@@ -9,9 +9,10 @@ from orchestrator.domain.records import AttemptPlan, LeftOutRecord, Submission, 
 from orchestrator.errors import InfrastructureError
 from orchestrator.evidence.apply import copy_pristine
 from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed, capture
-from orchestrator.evidence.context import Context
+from orchestrator.evidence.context import Context, Outcome
 from orchestrator.evidence.supervise import Watch
 from orchestrator.evidence.tree import encode_path
+from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Container
 from orchestrator.storage.durable import make_folder
 from orchestrator.storage.layout import AttemptFolder
@@ -100,6 +101,37 @@ def submission(
         outside_workspace=outside,
         accepted_at=taken.accepted_at,
         pause_ms=round(taken.pause_ms, 1),
+    )
+
+
+def captured(record: Submission) -> Outcome:
+    """Say that a candidate is there; its files are durable by now."""
+    return Outcome(
+        Event.CAPTURED,
+        {
+            "reason": None if record.reason is None else record.reason.value,
+            "origin": record.origin.value,
+            "patch_sha256": record.patch_sha256,
+            "manifest_digest": record.manifest_digest,
+            "base_digest": record.base_digest,
+            "empty": record.empty,
+            "accepted_at": record.accepted_at,
+        },
+    )
+
+
+def declined(
+    reason: TerminationReason, why: str, breaches: tuple[ViolationRecord, ...] = ()
+) -> Outcome:
+    """Say that an exploration ended without a candidate, and why."""
+    return Outcome(
+        Event.DECLINED,
+        {
+            "reason": reason.value,
+            "origin": SubmissionOrigin.NONE.value,
+            "message": why,
+            "violations": [v.model_dump(mode="json") for v in breaches],
+        },
     )
 
 

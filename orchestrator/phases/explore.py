@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from orchestrator.domain.attempt import SubmissionOrigin, TerminationReason
 from orchestrator.domain.container import ContainerSpec, Mount
 from orchestrator.domain.outcome import StopReason
-from orchestrator.domain.records import AttemptPlan, ViolationRecord
+from orchestrator.domain.records import AttemptPlan
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import (
     ContainerLostError,
@@ -33,9 +33,11 @@ from orchestrator.evidence.rooms import (
     writable_mounts,
 )
 from orchestrator.evidence.session import ContainerSession
-from orchestrator.evidence.supervise import Ending, Watch
+from orchestrator.evidence.supervise import TICK, Ending, Watch
 from orchestrator.evidence.taking import (
     Taken,
+    captured,
+    declined,
     keep,
     left_out,
     problem_with,
@@ -54,6 +56,9 @@ from orchestrator.storage.ledger import Claim
 from orchestrator.storage.pack import Pack
 
 _NS = 1_000_000_000
+_READING_NS = 2 * _NS
+_FREE_REFUSALS = 20
+_SPACING_NS = 10 * _NS
 _SCRIPTS = ("timer.sh", "submit.sh", "no_candidate.sh", "fast_eval.sh", "request.py")
 
 _BY_STOP = {StopReason.DEADLINE: TerminationReason.PHASE_DEADLINE}
@@ -199,6 +204,8 @@ class _Exploration:
     stopping: threading.Event = field(default_factory=threading.Event)
     failure: BaseException | None = None
     outcome: Outcome | None = None
+    refused: int = 0
+    next_ns: int = 0
     untouched: frozenset[str] = frozenset()
 
     def run(self) -> Outcome:
@@ -287,22 +294,23 @@ class _Exploration:
     def _handle(self, request: Request, watch: Watch) -> None:
         if request.action is Action.NO_CANDIDATE:
             self.box.answer(Answer(id=request.id, accepted=True, message="ended, no candidate"))
-            self.outcome = Outcome(
-                Event.DECLINED,
-                {
-                    "reason": TerminationReason.AGENT_EXPLICIT_NO_CANDIDATE.value,
-                    "origin": SubmissionOrigin.NONE.value,
-                    "message": request.reason,
-                },
-            )
+            self.outcome = declined(TerminationReason.AGENT_EXPLICIT_NO_CANDIDATE, request.reason)
+            return
+        if self.refused >= _FREE_REFUSALS and self.ctx.clock.boottime_ns() < self.next_ns:
+            # Each capture stops the container: an agent must not keep the host busy with them.
+            message = f"submissions are judged once in {_SPACING_NS // _NS} s by now; try again"
+            self.box.answer(Answer(id=request.id, accepted=False, message=message))
             return
         taken = self._take(watch)
         found = taken.found
         if isinstance(found, Capture) and (request.allow_empty or not found.is_empty):
             self._accept(TerminationReason.AGENT_EXPLICIT_SUBMIT, found, taken)
+            self._tell_what_stays_behind(request, found, watch)
             return
         problem = problem_with(found)
         self.journal.append(Event.SUBMIT_REFUSED, message=problem)
+        self.refused += 1
+        self.next_ns = self.ctx.clock.boottime_ns() + _SPACING_NS
         self.box.answer(
             Answer(
                 id=request.id,
@@ -314,6 +322,22 @@ class _Exploration:
         )
         if not watch.kills.sent:
             self.container.unpause()
+
+    def _tell_what_stays_behind(self, request: Request, found: Capture, watch: Watch) -> None:
+        """Let an accepted agent read, for a moment, what of its workspace does not cross.
+
+        The candidate is captured: what the agent does in that moment changes nothing.
+        """
+        listed = left_out(found)
+        if not listed or watch.kills.sent:
+            return
+        message = f"accepted; {len(listed)} entries of the workspace do not cross"
+        self.box.answer(Answer(id=request.id, accepted=True, message=message, left_out=listed))
+        self.container.unpause()
+        until = self.ctx.clock.boottime_ns() + _READING_NS
+        while not self.box.was_read(request.id) and self.ctx.clock.boottime_ns() < until:
+            if self.container.wait(TICK) is not None:
+                return
 
     def _take_by_host(self, reason: TerminationReason, watch: Watch | None) -> None:
         """Capture what is there because the exploration is over without a submission."""
@@ -327,44 +351,20 @@ class _Exploration:
                 )
             case PolicyRefused():
                 keep(self.folder)
-                self._decline(reason, "policy", violations(found))
+                self.outcome = declined(reason, "policy", violations(found))
             case Capture() if found.is_empty:
-                self._decline(reason, "empty", ())
+                self.outcome = declined(reason, "empty")
             case Capture():
                 self._accept(reason, found, taken)
 
     def _take(self, watch: Watch | None) -> Taken:
         return take(self.ctx, self.plan, self.pack, self.folder, self.container, watch)
 
-    def _decline(
-        self, reason: TerminationReason, why: str, violations: tuple[ViolationRecord, ...]
-    ) -> None:
-        self.outcome = Outcome(
-            Event.DECLINED,
-            {
-                "reason": reason.value,
-                "origin": SubmissionOrigin.NONE.value,
-                "message": why,
-                "violations": [v.model_dump(mode="json") for v in violations],
-            },
-        )
-
     def _accept(self, reason: TerminationReason, found: Capture, taken: Taken) -> None:
         """Make the submission durable; the event that counts follows at once."""
         record = submission(reason, _ORIGIN[reason], found, taken, self._outside())
         save(self.folder.submission, record, replace=True)
-        self.outcome = Outcome(
-            Event.CAPTURED,
-            {
-                "reason": reason.value,
-                "origin": record.origin.value,
-                "patch_sha256": record.patch_sha256,
-                "manifest_digest": record.manifest_digest,
-                "base_digest": record.base_digest,
-                "empty": record.empty,
-                "accepted_at": record.accepted_at,
-            },
-        )
+        self.outcome = captured(record)
 
     def _outside(self) -> tuple[str, ...]:
         """List what the agent changed in the image's own folders: it does not cross."""

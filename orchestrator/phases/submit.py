@@ -13,6 +13,7 @@ from orchestrator.domain.records import Submission
 from orchestrator.errors import InfrastructureError, TaskPackError
 from orchestrator.evidence.apply import Applied, apply
 from orchestrator.evidence.context import Context, Outcome, save
+from orchestrator.evidence.taking import captured
 from orchestrator.evidence.tree import Manifest, manifest_of
 from orchestrator.lifecycle.machine import Event
 from orchestrator.storage.durable import make_folder, read_bytes, write_file
@@ -110,15 +111,4 @@ def enter_patch(folder: AttemptFolder, judged: JudgedPatch) -> Outcome:
     write_file(folder.patch, judged.data, replace=True)
     write_file(folder.manifest, judged.manifest.to_json(), replace=True)
     save(folder.submission, submission, replace=True)
-    return Outcome(
-        Event.CAPTURED,
-        {
-            "reason": None,
-            "origin": submission.origin.value,
-            "patch_sha256": submission.patch_sha256,
-            "manifest_digest": submission.manifest_digest,
-            "base_digest": submission.base_digest,
-            "empty": submission.empty,
-            "accepted_at": submission.accepted_at,
-        },
-    )
+    return captured(submission)

@@ -125,7 +125,7 @@ def _check(ctx: Context, plan: ReplayPlan, pack: Pack, need: Resources, cpuset: 
     mounts: tuple[Mount, ...]
     match validator:
         case BuiltinValidator():
-            argv = ("python3", f"{HARNESS}/validators/{validator.value}.py")
+            argv = ("python3", f"{HARNESS}/validators/{validator.file}")
             mounts = harness_mounts(ctx.harness, "validators")
         case CommandValidator():
             argv = script_argv(validator.command, "/opt/validator")

@@ -215,3 +215,22 @@ def test_a_stop_before_anything_began_registers_nothing(rig: Rig) -> None:
         assert has(attempt, "operator")
         assert (attempt / ".complete").is_file()
     rig.nothing_left()
+
+
+def test_an_accepted_agent_reads_what_does_not_cross(rig: Rig) -> None:
+    steps = ({"run": "echo '# x' >> run.sh; mkfifo pipe"}, {"run": "/opt/harness/submit.sh"})
+    attempt = rig.explore(rig.pack(steps=steps))
+    assert last(attempt, "captured")["reason"] == "agent_explicit_submit"
+    said = (attempt / "transcript.jsonl").read_text()
+    assert "1 entries of the workspace do not cross" in said
+    assert '\\"path\\": \\"pipe\\", \\"reason\\": \\"special_file\\"' in said.replace("\\\\", "\\")
+    listed = json.loads((attempt / "candidate" / "submission.json").read_text())["left_out"]
+    assert listed == [{"path": "pipe", "reason": "special_file"}]
+
+
+def test_submissions_without_end_are_judged_now_and_then(rig: Rig) -> None:
+    many = "for i in $(seq 22); do /opt/harness/submit.sh; done"
+    attempt = rig.explore(rig.pack(steps=({"run": many}, {"run": "echo '# x' >> run.sh"})))
+    assert len([e for e in events(attempt) if e["event"] == "submit_refused"]) == 20
+    assert "judged once in 10 s" in (attempt / "transcript.jsonl").read_text()
+    assert last(attempt, "captured")["origin"] == "host_early_exit_capture"
