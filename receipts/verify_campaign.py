@@ -192,7 +192,11 @@ def _registration(run: Run) -> dict[str, Any]:
             "entry": attempt.entry,
         }
     elif run.kind is Kind.REPLAY and replay:
-        said |= {"attempt_id": replay.attempt_id, "series": replay.series}
+        said |= {
+            "attempt_id": replay.attempt_id,
+            "candidate": replay.candidate,
+            "series": replay.series,
+        }
     elif scoring:
         said |= {
             "replay_id": scoring.replay_id,

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from pydantic import JsonValue
 
+from receipts.canonical import sha256_hex
 from receipts.statement import PhaseName
 from receipts.verify_model import Kind, Receipt, Report, Run, Step
 from receipts.verify_records import PlanBase, ReplayPlan, Task
@@ -29,8 +30,8 @@ _LIMITS = ("cpus", "memory", "shm", "tmp", "pids", "disk", "gpus", "read_only")
 _HARNESSED = frozenset({PhaseName.EXPLORE, PhaseName.REPLAY, PhaseName.VALIDATE})
 _CONTAINED = _HARNESSED | {PhaseName.SCORE}
 _HOST_ONLY = frozenset({PhaseName.SUBMIT, PhaseName.COLLECT})
-_OWN = frozenset({"plan", "harness"})
-"""Materials that belong to one run alone; the harness may change with the version of orch."""
+_OWN = frozenset({"plan", "harness", "seccomp"})
+"""Materials of one run alone: another version of orch may bring another harness and filter."""
 
 
 def check_edges(run: Run, task: str | None, report: Report) -> None:
@@ -74,6 +75,8 @@ def _planned(run: Run, plan: PlanBase, receipt: Receipt) -> Iterator[tuple[str, 
     yield "version", said.orchestrator, plan.version
     if receipt.phase in _HARNESSED:
         yield "harness", materials.get("harness"), plan.harness_digest
+    if receipt.phase in _CONTAINED:
+        yield "seccomp", materials.get("seccomp", ""), plan.seccomp
     if receipt.phase in _CONTAINED - {PhaseName.VALIDATE}:
         yield "wall", said.limits.get("wall_s"), plan.wall
     if scoring:
@@ -117,10 +120,17 @@ def _check_resources(run: Run, report: Report) -> None:
     for name in ("image", *_LIMITS):
         if run.plan.resources.get(name) != wanted.get(name):
             report.fault(Step.EDGES, run.folder / "plan.json", f"its {name} is not the task's")
+    if not isinstance(run.plan, ReplayPlan):
+        return
     command = attempt.task.replay.get("command")
-    argv = run.plan.argv if isinstance(run.plan, ReplayPlan) else None
-    if argv is not None and isinstance(command, str) and list(argv) != command.split():
+    if isinstance(command, str) and list(run.plan.argv) != command.split():
         report.fault(Step.EDGES, run.folder / "plan.json", "its command is not the task's")
+    tree = run.plan.manifest_digest
+    if tree is not None:
+        named = f"{attempt.task_digest}\0{tree}\0{run.plan.image.digest}".encode()
+        if run.plan.candidate != f"candidate:v1:sha256:{sha256_hex(named)}":
+            what = "its candidate is not named by this task, tree and image"
+            report.fault(Step.EDGES, run.folder / "plan.json", what)
 
 
 def _check_roles(run: Run, receipt: Receipt, report: Report) -> None:

@@ -51,6 +51,7 @@ class PlanBase(Record):
     relaxations: tuple[str, ...]
     image: Image
     runtime: str
+    seccomp: str
     resources: dict[str, JsonValue]
     materials: dict[str, Material]
     harness_digest: str
@@ -97,6 +98,7 @@ class ReplayPlan(PlanBase):
     """``replay-NNN/plan.json``."""
 
     attempt_id: str
+    candidate: str
     series: str
     argv: tuple[str, ...]
     patch_sha256: str | None

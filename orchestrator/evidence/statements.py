@@ -82,6 +82,7 @@ def statement(
     """
     head = view.records[-1]
     contained = due.phase not in _HOST_ONLY
+    seccomp = {"seccomp": plan.seccomp} if due.limits and plan.seccomp else {}
     return Statement(
         subject=tuple(
             Subject(name=name, digest=SubjectDigest(sha256=sha256))
@@ -92,7 +93,7 @@ def statement(
             run=run,
             official=plan.official,
             relaxations=plan.relaxations,
-            materials=dict(due.materials),
+            materials={**due.materials, **seccomp},
             argv=due.argv,
             limits=dict(due.limits),
             image=Image(**plan.image.model_dump()) if contained else None,

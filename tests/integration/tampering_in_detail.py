@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from receipts.verify_model import Step
-from tests.integration.tampering import Line, Scene, Tampering, chain, event, replace_text, whole
+from tests.integration.tampering import (
+    Line,
+    Scene,
+    Tampering,
+    campaign_line_edited,
+    chain,
+    event,
+    journal_line_edited,
+    replace_text,
+    whole,
+)
 
 ONES = "1" * 64
 TREE = "tree:v1:sha256:" + ONES
@@ -149,6 +159,14 @@ def marker_over_an_earlier_receipt(scene: Scene) -> None:
     _record(scene.replay / ".complete", lambda marker: marker.update(receipt=reference))
 
 
+def taken_for_another_candidate(scene: Scene) -> None:
+    _record(scene.replay / "plan.json", lambda plan: plan.update(candidate="candidate:v1:x"))
+
+
+def another_system_call_filter(scene: Scene) -> None:
+    scene.materials("004-replay", seccomp="sha256:" + ONES)
+
+
 def another_manifest_submitted(scene: Scene) -> None:
     scene.materials("002-submit", manifest=TREE)
 
@@ -242,6 +260,8 @@ DETAILS: tuple[tuple[Callable[[Scene], None], Step, str], ...] = (
     (other_checkpoints_given_out, Step.EDGES, "judged other checkpoints than replay gave out"),
     (a_line_of_another_run, Step.JOURNAL, "line 3: it belongs to run 000"),
     (a_journal_of_another_run, Step.CHAIN, "its journal is of run 000"),
+    (journal_line_edited, Step.JOURNAL, "line 6: its prev is not the hash of the line before"),
+    (campaign_line_edited, Step.CAMPAIGN, "its prev is not the hash of the line before"),
     (begun_twice, Step.JOURNAL, "line 2: registered out of place"),
     (gone_on_after_the_end, Step.JOURNAL, "something follows its ending"),
     (told_otherwise, Step.JOURNAL, "tells validated otherwise than the journal"),
@@ -262,6 +282,9 @@ DETAILS: tuple[tuple[Callable[[Scene], None], Step, str], ...] = (
     (marker_over_other_files, Step.COMMIT, "commits to other files than a score's"),
     (a_checkpoints_score_erased, Step.COMMIT, "missing, and the journal says it was scored"),
     (marker_over_an_earlier_receipt, Step.COMMIT, "004-replay.json, not the last receipt"),
+    (taken_for_another_candidate, Step.EDGES, "not named by this task, tree and image"),
+    (taken_for_another_candidate, Step.CAMPAIGN, "registered with another candidate"),
+    (another_system_call_filter, Step.EDGES, "its seccomp is not the plan's"),
     (another_manifest_submitted, Step.EDGES, "its manifest is not that of the submission"),
     (another_manifest_submitted, Step.FILES, "its manifest is not that of submission.json"),
     (a_file_given_out_from_elsewhere, Step.FILES, "gate gives out no ../../../campaign.jsonl"),

@@ -83,7 +83,7 @@ def test_nothing_is_found_where_nothing_was_done(scene: Scene) -> None:
         assert report.verdict is Verdict.UNAUTHENTICATED
 
 
-@pytest.mark.parametrize("tampering", ALL, ids=lambda t: f"{t.name}-{t.step}")
+@pytest.mark.parametrize("tampering", ALL, ids=lambda t: f"{t.name}-{t.step}-{len(t.says)}")
 def test_a_tampering_is_found(scene: Scene, tampering: Tampering) -> None:
     tampering.do(scene)
     report = verify(scene.runs, tampering.wanted(scene))
@@ -95,7 +95,7 @@ def test_a_tampering_is_found(scene: Scene, tampering: Tampering) -> None:
 def test_the_count_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\n{len({t.do for t in ALL})} tamperings, each found by its step")
-    assert len({(t.name, t.step) for t in ALL}) == len(ALL)
+    assert len({(t.name, t.step, t.says) for t in ALL}) == len(ALL)
 
 
 def test_a_torn_last_line_is_no_tampering(scene: Scene) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.app import run
 from receipts import journal, verify_find
 from receipts.__main__ import main
 from receipts.keys import SigningKey, load_or_create, publish
@@ -196,3 +197,17 @@ def test_a_published_key_under_a_false_name_is_a_finding(runs: Path, tmp_path: P
     told = _told(runs)
     assert "it holds key" in told
     assert "no readable public key" in told
+
+
+def test_orch_verify_ends_as_the_standalone_command_does(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(runs)]) == 1
+    told = capsys.readouterr().out
+    assert run(["verify", str(runs)]) == 1
+    assert capsys.readouterr().out == told
+    assert run(["verify", str(runs / "missing")]) == 64
+    (tmp_path / "no.pem").write_text("rubbish")
+    capsys.readouterr()
+    assert run(["verify", str(runs), "--key", str(tmp_path / "no.pem")]) == 1
+    assert "no readable public key" in capsys.readouterr().out
