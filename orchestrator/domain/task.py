@@ -37,9 +37,7 @@ Digest = Annotated[str, Field(pattern=r"^tree:v1:sha256:[0-9a-f]{64}$")]
 class Strict(BaseModel):
     """Base of every model here: frozen, and an unknown key is a fault."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, defer_build=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
 
 class Interface(StrEnum):
@@ -161,6 +159,12 @@ class BuiltinValidator(StrEnum):
     """Validators that come with orch."""
 
     NUMPY = "numpy"
+    HF_CAUSAL_LM = "hf-causal-lm"
+
+    @property
+    def file(self) -> str:
+        """Its file in the harness's ``validators`` folder."""
+        return self.value.replace("-", "_") + ".py"
 
 
 class ValidateSpec(PhaseOverride):
