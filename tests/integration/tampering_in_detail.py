@@ -15,10 +15,15 @@ from tests.integration.tampering import (
     Line,
     Scene,
     Tampering,
+    another_attempt_presented_whole,
     campaign_line_edited,
     chain,
     event,
     journal_line_edited,
+    journal_line_edited_and_rechained,
+    journal_removed,
+    receipt_deleted,
+    receipt_of_another_attempt,
     replace_text,
     whole,
 )
@@ -99,6 +104,14 @@ def end_never_logged(scene: Scene) -> None:
     _log(scene, lambda lines: lines.remove(event(lines, "ended")))
 
 
+def final_mount_miscounted(scene: Scene) -> None:
+    _log(scene, lambda lines: event(lines, "final_mounted")["data"].update(count=2))
+
+
+def journal_alone_cut_back(scene: Scene) -> None:
+    _lines(scene, lambda lines: lines.pop())
+
+
 def the_first_replay_erased(scene: Scene) -> None:
     ids = {
         json.loads((p / "plan.json").read_text())["run_id"] for p in (scene.replay, scene.scoring)
@@ -113,6 +126,10 @@ def the_first_replay_erased(scene: Scene) -> None:
 
 def entered_otherwise(scene: Scene) -> None:
     replace_text(scene.attempt / "plan.json", '"entry": "explore"', '"entry": "checkpoint"')
+
+
+def tail_cut_off(scene: Scene) -> None:
+    scene.receipt("005-validate").unlink()
 
 
 def first_that_follows_one(scene: Scene) -> None:
@@ -262,8 +279,14 @@ DETAILS: tuple[tuple[Callable[[Scene], None], Step, str], ...] = (
     (a_journal_of_another_run, Step.CHAIN, "its journal is of run 000"),
     (journal_line_edited, Step.JOURNAL, "line 6: its prev is not the hash of the line before"),
     (campaign_line_edited, Step.CAMPAIGN, "its prev is not the hash of the line before"),
+    (journal_line_edited_and_rechained, Step.JOURNAL, "made over a journal line that is not here"),
+    (journal_line_edited_and_rechained, Step.CAMPAIGN, "that the log pins at exited is not here"),
+    (journal_removed, Step.PHASES, "no journal, so nobody can say"),
+    (journal_alone_cut_back, Step.COMMIT, "committed, but its journal has no ending"),
+    (journal_alone_cut_back, Step.CAMPAIGN, "the log names another end of it"),
     (begun_twice, Step.JOURNAL, "line 2: registered out of place"),
     (gone_on_after_the_end, Step.JOURNAL, "something follows its ending"),
+    (gone_on_after_the_end, Step.JOURNAL, "made over line 7 of the journal, whose end is 8"),
     (told_otherwise, Step.JOURNAL, "tells validated otherwise than the journal"),
     (told_of_what_never_happened, Step.JOURNAL, "tells of none_valid, which did not happen"),
     (logged_for_another_campaign, Step.CAMPAIGN, "line 4: it belongs to elsewhere"),
@@ -271,9 +294,14 @@ DETAILS: tuple[tuple[Callable[[Scene], None], Step, str], ...] = (
     (registered_twice, Step.CAMPAIGN, "registers"),
     (registered_as_another, Step.CAMPAIGN, "registered with another series"),
     (never_registered, Step.CAMPAIGN, "never registered"),
+    (final_mount_miscounted, Step.CAMPAIGN, "mount of final data counted 2"),
     (end_never_logged, Step.CAMPAIGN, "its end was never logged"),
     (the_first_replay_erased, Step.CAMPAIGN, "the numbers of replay of"),
     (entered_otherwise, Step.PHASES, "entry checkpoint has no phase gate"),
+    (receipt_deleted, Step.CHAIN, "prev is not 003-gate.json"),
+    (tail_cut_off, Step.CHAIN, "its replay has no validate receipt at its end"),
+    (receipt_of_another_attempt, Step.CHAIN, "it is about attempt 2, not 1"),
+    (another_attempt_presented_whole, Step.CHAIN, "it is of number 2"),
     (first_that_follows_one, Step.CHAIN, "it follows one, but is the first"),
     (first_that_is_not_number_one, Step.CHAIN, "the first receipt is not number 1"),
     (a_number_skipped, Step.CHAIN, "its number does not follow 004-replay.json"),
