@@ -17,11 +17,12 @@ from tests.integration.real_phases import Held, Run, run_held
 needs_mount = pytest.mark.skipif(not may_mount(), reason="needs root")
 HALF = len(FINAL_TOKEN) // 2
 SEARCH = f"""\
-t={FINAL_TOKEN[:HALF]}; t="$t{FINAL_TOKEN[HALF:]}"
-grep -rls "$t" / --exclude-dir=proc --exclude-dir=sys 2> /dev/null
-find / -xdev -name "*$t*" 2> /dev/null; find /assets -name '*final*'
+t={FINAL_TOKEN[:HALF]}; t="$t{FINAL_TOKEN[HALF:]}"; a=data; a=$a/final
+exec 2> /dev/null
+grep -rls "$t" / --exclude-dir=proc --exclude-dir=sys
+find / -xdev -name "*$t*"; find /assets -name '*final*'
 for f in /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/[0-9]*/mountinfo; do
-  tr '\\0' '\\n' < $f 2> /dev/null | grep -e "$t" -e data/final
+  tr '\\0' '\\n' < $f | grep -e "$t" -e $a
 done
 """
 """Find, grep, environments, command lines and mount tables; the token is never in one piece."""
@@ -106,13 +107,21 @@ def test_every_asset_and_script_is_a_read_only_view_of_its_own(run: Run, phase: 
         path for path, role in PATHS.items() if role in VISIBLE_ROLES[phase]
     }
     for options in shared.values():
-        assert {"ro", "nosuid", "nodev"} <= set(options)
+        assert "ro" in options
         assert "overlay" in options or not may_mount()
 
 
 @pytest.mark.parametrize("phase", [Phase.EXPLORE, Phase.REPLAY, Phase.VALIDATE])
 def test_the_token_of_the_final_role_is_found_nowhere(run: Run, phase: Phase) -> None:
     assert run.found[phase]["search"] == ""
+
+
+@needs_mount
+@pytest.mark.parametrize("phase", [Phase.EXPLORE, Phase.REPLAY])
+def test_no_device_and_no_other_user_comes_out_of_a_writable_folder(run: Run, phase: Phase) -> None:
+    found = run.found[phase]["mounts"]
+    for target in ("/out", "/workspace", "/tmp", "/dev/shm", "/home/agent"):
+        assert {"rw", "nosuid", "nodev"} <= set(found[target])
 
 
 def test_the_search_finds_the_token_where_it_is(run: Run) -> None:
