@@ -31,7 +31,7 @@ from orchestrator.errors import AssetMismatchError, InfrastructureError
 from orchestrator.evidence.context import Context, Outcome, load_json_size_capped, save
 from orchestrator.evidence.oneshot import Check, Checked, make_logs
 from orchestrator.evidence.rooms import CONTROL_SIZE, Rooms
-from orchestrator.evidence.tree import tree_digest
+from orchestrator.evidence.tree import stat_identity, tree_digest
 from orchestrator.lifecycle.machine import Event
 from orchestrator.sandbox import script_argv
 from orchestrator.storage.campaign import CampaignEvent
@@ -111,6 +111,7 @@ def run(
 def _score(scoring: _Scoring, checkpoint: PlannedCheckpoint) -> ScoredCheckpoint:
     """Evaluate one checkpoint and make its three files durable, the marker last."""
     source = scoring.folder.replay.checkpoints / checkpoint.name
+    before = stat_identity(source)
     found_digest = tree_digest(source)
     if found_digest != checkpoint.digest:
         raise AssetMismatchError(
@@ -118,6 +119,11 @@ def _score(scoring: _Scoring, checkpoint: PlannedCheckpoint) -> ScoredCheckpoint
             remedy="its bytes changed after validation; start a new replay",
         )
     found = _evaluate(scoring, source, checkpoint.name)
+    if stat_identity(source) != before:
+        raise AssetMismatchError(
+            f"{checkpoint.name} was touched while it was scored",
+            remedy=f"see who writes to {source}; orch score tries again",
+        )
     output = _parse(found)
     if output is None:
         return _crashed(scoring, checkpoint, found)

@@ -29,6 +29,7 @@ from orchestrator.storage.pack import Pack
 
 OUTPUT = "validation.json"
 _TRIES = 2
+_USED_UP = "validation_wall_used_up"
 _NS = 1_000_000_000
 
 
@@ -169,7 +170,7 @@ def _judge(validation: _Validation, row: Mapping[str, Any], *, full: bool) -> Ar
         update = {"status": ArtifactStatus.IGNORED, "reason": "beyond_the_newest_valid"}
         return base.model_copy(update=update)
     if validation.time_left() <= 0:
-        return base.model_copy(update={"reason": "validation_wall_used_up"})
+        return base.model_copy(update={"reason": _USED_UP})
     artifact = _run_validator(validation, base)
     path = validation.folder.validation(base.name)
     make_folder(path.parent.parent, exist_ok=True)
@@ -183,7 +184,8 @@ def _run_validator(validation: _Validation, base: Artifact) -> Artifact:
     seconds = 0.0
     crash = ""
     for number in range(1, _TRIES + 1):
-        found = _once(validation, source, f"{base.name}-try{number}")
+        wall = min(validation.task.validate_.wall, validation.time_left())
+        found = _once(validation, source, f"{base.name}-try{number}", wall)
         seconds += found.ending.facts.duration_s
         verdict = _parse(found)
         if verdict is not None:
@@ -196,20 +198,18 @@ def _run_validator(validation: _Validation, base: Artifact) -> Artifact:
                     "seconds": round(seconds, 3),
                 }
             )
-        crash = found.crash or "bad_output"
-    _control(validation, crash)
-    return base.model_copy(
-        update={
-            "reason": f"validator_{crash}",
-            "attempts": _TRIES,
-            "seconds": round(seconds, 3),
-        }
-    )
+        crash = f"validator_{found.crash or 'bad_output'}"
+        if validation.time_left() <= 0:  # what was left of it was too short, for whatever reason
+            crash = _USED_UP
+            break
+    else:
+        _control(validation, crash)
+    update = {"reason": crash, "attempts": number, "seconds": round(seconds, 3)}
+    return base.model_copy(update=update)
 
 
-def _once(validation: _Validation, source: Path, tag: str) -> Checked:
+def _once(validation: _Validation, source: Path, tag: str, wall: float) -> Checked:
     logs = make_logs(validation.folder.logs / "validate", tag)
-    wall = min(validation.task.validate_.wall, max(1.0, validation.time_left()))
     return validation.check.run(validation.rooms, source, tag, logs, wall)
 
 
@@ -234,7 +234,7 @@ def _control(validation: _Validation, crash: str) -> None:
     if validation.anchor_passes:
         return
     raise InfrastructureError(
-        f"the validator {crash} twice, and does not pass its control on the anchor",
+        f"{crash} twice, and the control on the anchor does not pass",
         remedy="mend the validator; orch replay starts a new numbered replay",
     )
 
@@ -243,5 +243,6 @@ def _try_anchor(validation: _Validation) -> bool:
     anchors = [m for m in validation.plan.materials.values() if m.role is DataRole.ANCHOR]
     if not anchors:
         return False
-    verdict = _parse(_once(validation, Path(anchors[0].source), "anchor-control"))
+    wall = validation.task.validate_.wall  # its own, however little is left for checkpoints
+    verdict = _parse(_once(validation, Path(anchors[0].source), "anchor-control", wall))
     return verdict is not None and verdict.valid

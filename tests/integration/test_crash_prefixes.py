@@ -6,34 +6,23 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import pytest
-from typing_extensions import override
 
-from orchestrator import wiring
-from orchestrator.adapters.fake_clock import FakeClock
-from orchestrator.adapters.in_memory import InMemoryEngine, Inside
-from orchestrator.adapters.loop_volumes import FolderVolumes
-from orchestrator.adapters.overlay_views import PlainViews
-from orchestrator.domain.image import image_reference
-from orchestrator.domain.roles import Phase
 from orchestrator.evidence.context import Context
-from orchestrator.evidence.supervise import StopRequest
 from orchestrator.lifecycle.machine import Event, State, is_terminal
-from orchestrator.pipeline import drive, jobs
+from orchestrator.pipeline import drive
 from orchestrator.pipeline.reconcile import every_run, reconcile
 from orchestrator.report import views
-from orchestrator.sandbox import PHASE_LABEL
 from orchestrator.storage.campaign import CampaignEvent, read_campaign
 from orchestrator.storage.journal import read_journal
 from orchestrator.storage.layout import AttemptFolder, RunsFolder
 from receipts.complete import Completeness, check
 from receipts.verify import verify
 from receipts.verify_model import Wanted
-from tests.e2e.rig import Rig
+from tests.integration.memory_bench import Bench, Clock, state_of
 from tests.integration.recorded_disk import Disk, Operation, Snapshot, recording, write_out
 
 _VOLUME = re.compile(
@@ -59,90 +48,6 @@ _ELSEWHERE = {
 }
 
 
-class _Clock(FakeClock):
-    """A clock in whose world real files are of long ago, so that none is past a deadline."""
-
-    @override
-    def wall_ns(self) -> int:
-        return 2**62 + self.boottime_ns()
-
-
-class Bench:
-    """The main job on the in-memory engine, below any folder."""
-
-    def __init__(self, root: Path) -> None:
-        self.rig = Rig(root / "rig")
-        self.pack = self.rig.pack()
-
-    def context(self, base: Path, clock: FakeClock) -> Context:
-        """What a command works with whose folders are in ``base``."""
-        (base / "runs").mkdir(exist_ok=True)  # so that it is not tried out every time
-        settings = replace(self.rig.settings(), runs=base / "runs", host=base / "host")
-        images = {image_reference("cpu-numpy"): {"/bin/bash": b"#!"}}
-        engine = InMemoryEngine(_program, command=_command, images=images, clock=clock)
-        with (
-            mock.patch.object(wiring, "engine", return_value=engine),
-            mock.patch.object(wiring, "system_clock", return_value=clock),
-        ):
-            made = wiring.context(settings, StopRequest(), lambda _: None, lambda _: None)
-        return replace(made, volumes=FolderVolumes(), views=PlainViews())
-
-    def go_on(self, ctx: Context) -> None:
-        """Type what is missing for a score, as a person would."""
-        attempts = [a for config in ctx.runs.configs() for a in config.attempts()]
-        submitted = [a for a in attempts if _state(a) is State.SUBMITTED]
-        if not submitted:
-            pack, plan = jobs.plan_explore(
-                ctx, self.pack, agent="scripted", model="none", effort="none", official=False
-            )
-            submitted = [jobs.explore(ctx, pack, plan)[0]]
-        (attempt,) = submitted
-        finished = [r for r in attempt.replays() if _state(r) is State.TERMINAL_BEHAVIOR]
-        if not finished:
-            jobs.replay(
-                ctx, attempt, repeats=None, again=None, through=jobs.Through.SCORE, official=False
-            )
-            return
-        (replay,) = finished
-        if not any(_state(s) is State.SCORED for s in replay.scorings()):
-            jobs.score(ctx, replay, reference_run=False, official=False)
-
-
-def _program(inside: Inside) -> int:
-    match Phase(inside.spec.labels[PHASE_LABEL]):
-        case Phase.EXPLORE:
-            inside.until_killed()
-        case Phase.REPLAY:
-            for progress, value in ((10, "0.1"), (20, "0.3"), (30, "bad")):
-                place = f"/out/checkpoints/checkpoint-{progress}"
-                inside.write_file(f"{place}/weights.txt", value.encode())
-        case Phase.VALIDATE:
-            valid = inside.read_file("/ckpt/weights.txt") != b"bad"
-            verdict = {"valid": valid, "reason": "" if valid else "bad_weights"}
-            inside.write_file("/out/validation.json", json.dumps(verdict).encode())
-        case Phase.SCORE:
-            value = float(inside.read_file("/ckpt/weights.txt"))
-            summary = {"status": "scored", "metrics": {"score": value}}
-            inside.write_file("/out/summary.json", json.dumps(summary).encode())
-        case other:
-            raise AssertionError(other)
-    return 0
-
-
-def _command(inside: Inside, argv: tuple[str, ...]) -> tuple[int, bytes]:
-    if "submit.sh" in argv[-1]:
-        inside.write_file("/run/orch/new", json.dumps({"id": "1", "action": "submit"}).encode())
-        box = inside.host_path("/run/orch")
-        (box / "new").rename(box / "request-1.json")
-        inside.until_killed()
-    inside.write_file("/workspace/run.sh", b"true # changed\n")
-    return 0, b""
-
-
-def _state(folder: drive.RunFolder) -> State | None:
-    return read_journal(folder.journal, drive.KINDS[type(folder)]).state
-
-
 @dataclass(frozen=True)
 class Recorded:
     """One whole run as it was recorded, and the tree it left."""
@@ -160,7 +65,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     base = root / "base"
     base.mkdir()
     with recording(base, lambda path: bool(_VOLUME.search(f"/{path}/"))) as operations:
-        bench.go_on(bench.context(base, _Clock()))
+        bench.go_on(bench.context(base, Clock()))
     return Recorded(bench, operations, _files(base))
 
 
@@ -278,7 +183,7 @@ def _reads(base: Path) -> None:
 
 def _continues(recorded: Recorded, crash: Crash, base: Path) -> None:
     """Let the next command clean up, and go on to a score."""
-    clock = _Clock()
+    clock = Clock()
     clock.advance(10)
     if crash.power:
         clock.reboot()
@@ -290,7 +195,7 @@ def _continues(recorded: Recorded, crash: Crash, base: Path) -> None:
         _has_ended(recorded, base, run)
         view = before[run]
         if view.last(Event.CAPTURED) is not None and isinstance(run, AttemptFolder):
-            assert _state(run) is State.SUBMITTED, "a submission was lost"
+            assert state_of(run) is State.SUBMITTED, "a submission was lost"
     reconcile(ctx)
     assert _files(base) == once, "cleaning up twice is not the same as once"
     recorded.bench.go_on(ctx)
@@ -331,4 +236,4 @@ def _is_one_result(ctx: Context) -> None:
 
 
 def _is(folder: drive.RunFolder, state: State) -> bool:
-    return _state(folder) is state
+    return state_of(folder) is state
