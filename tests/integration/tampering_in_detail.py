@@ -11,21 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from receipts.verify_model import Step
-from tests.integration.tampering import (
+from tests.integration.tampered_scene import (
     Line,
     Scene,
     Tampering,
-    another_attempt_presented_whole,
-    campaign_line_edited,
     chain,
     event,
+    replace_text,
+    whole,
+)
+from tests.integration.tampering import (
+    another_attempt_presented_whole,
+    campaign_line_edited,
     journal_line_edited,
     journal_line_edited_and_rechained,
     journal_removed,
+    manifest_and_its_digest_edited,
     receipt_deleted,
     receipt_of_another_attempt,
-    replace_text,
-    whole,
 )
 
 ONES = "1" * 64
@@ -272,6 +275,33 @@ def a_row_that_is_not_its_summarys(scene: Scene) -> None:
     scene.mint_again()
 
 
+def a_gate_that_did_not_pass(scene: Scene) -> None:
+    _record(scene.replay / "gate.json", lambda gate: gate.update(passed=False))
+    scene.mint_again()
+
+
+def no_score_at_all(scene: Scene) -> None:
+    (scene.scoring / "summary.json").unlink()
+    scene.mint_again()
+
+
+def no_official_receipt(scene: Scene) -> None:
+    (scene.scoring / "checkpoint-20" / "out" / "official-eval-receipt.json").unlink()
+    scene.mint_again()
+
+
+def no_summary(scene: Scene) -> None:
+    (scene.scoring / "checkpoint-20" / "out" / "summary.json").unlink()
+    scene.mint_again()
+
+
+def a_summary_of_another_progress(scene: Scene) -> None:
+    summary = scene.scoring / "checkpoint-20" / "out" / "summary.json"
+    _record(summary, lambda found: found.update(progress=50))
+    scene.follow_summary("checkpoint-20")
+    scene.mint_again()
+
+
 DETAILS: tuple[tuple[Callable[[Scene], None], Step, str], ...] = (
     (other_checkpoints_given_out, Step.JOURNAL, "gave out other checkpoints than the journal"),
     (other_checkpoints_given_out, Step.EDGES, "judged other checkpoints than replay gave out"),
@@ -325,6 +355,12 @@ DETAILS: tuple[tuple[Callable[[Scene], None], Step, str], ...] = (
     (an_acceptance_hidden, Step.EDGES, "checkpoint-30 is not scored as it was accepted"),
     (more_accepted_than_are_kept, Step.FILES, "more checkpoints than the task keeps"),
     (another_progress, Step.FILES, "checkpoint-20 has progress 40"),
+    (manifest_and_its_digest_edited, Step.FILES, "its entries are not those of its digest"),
+    (a_gate_that_did_not_pass, Step.FILES, "the journal says it was passed"),
+    (no_score_at_all, Step.SCORE, "there is no receipted score"),
+    (no_official_receipt, Step.SCORE, "there is no receipted official receipt"),
+    (no_summary, Step.SCORE, "checkpoint-20 has no summary"),
+    (a_summary_of_another_progress, Step.SCORE, "its progress is not what it should be"),
     (another_metric, Step.SCORE, "its metric is not the plan's"),
     (another_status, Step.SCORE, "its status is invalid"),
     (a_score_without_a_value, Step.SCORE, "scored, without a finite value"),

@@ -15,18 +15,20 @@ from receipts.tree import tree_identity
 from receipts.verify import verify
 from receipts.verify_model import Report, Verdict
 from tests.e2e.rig import PUBLISH, Rig
-from tests.integration.tampering import (
-    TAMPERINGS,
+from tests.integration.tampered_scene import (
     Scene,
     Tampering,
-    everything_made_anew,
-    failed_replay_removed_from_the_log_too,
     head_of,
     known,
     published,
-    scoring_cut_back,
     tell_otherwise,
     whole,
+)
+from tests.integration.tampering import (
+    TAMPERINGS,
+    everything_made_anew,
+    failed_replay_removed_from_the_log_too,
+    scoring_cut_back,
 )
 from tests.integration.tampering_in_detail import DETAILED
 
