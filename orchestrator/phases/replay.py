@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.domain.checkpoint import MAX_EXAMINED, select
-from orchestrator.domain.container import ContainerSpec
+from orchestrator.domain.container import ContainerSpec, ContainerStatus
 from orchestrator.domain.outcome import Verdict, verdict
 from orchestrator.domain.records import ReplayPlan
 from orchestrator.domain.roles import Phase
@@ -54,8 +54,11 @@ def run(
     folder: ReplayFolder,
     journal: Journal,
     cpuset: str,
-) -> Outcome:
-    """Run a candidate formally and collect what it published.
+) -> None:
+    """Run a candidate formally, collect what it published, and record what it came to.
+
+    That is recorded before the folders it lies in are closed: a supervisor that is killed in
+    between has lost nothing.
 
     Raises:
         InfrastructureError: the machine would not start it, or a proven patch no longer applies.
@@ -67,19 +70,21 @@ def run(
         workspace = rooms.volume(folder.workspace, plan.resources.disk, "/workspace")
         refusal = _lay_workspace(replay, workspace)
         if refusal is not None:
-            return refusal
+            journal.append(refusal.event, **refusal.data)
+            return
         out = rooms.volume(folder.out, plan.resources.disk, "/out")
-        return _conclude(replay, out, _start(replay, cpuset).run())
+        _conclude(replay, out, _start(replay, cpuset).run())
 
 
 def resume(
     ctx: Context, plan: ReplayPlan, pack: Pack, folder: ReplayFolder, journal: Journal
-) -> Outcome:
+) -> None:
     """Go on with a replay whose supervisor is gone: same container, same deadline.
 
     Raises:
         ContainerLostError: the container is gone, so nobody knows how it ended; or the host
             restarted, so nobody knows whether all that it published reached the disk.
+        InfrastructureError: it was made and never started.
     """
     started = journal.view.last(Event.RUN_STARTED)
     found = ctx.engine.find({RUN_LABEL: plan.run_id, PHASE_LABEL: Phase.REPLAY.value})
@@ -87,27 +92,36 @@ def resume(
         raise ContainerLostError(f"the container of {folder.root} is gone, its end was not seen")
     if started.boot_id != ctx.clock.boot_id():
         raise ContainerLostError("the host restarted before what was published was collected")
+    if found[0].state().status is ContainerStatus.CREATED:
+        raise InfrastructureError("orch ended before the run had started")
     with Rooms(ctx, host_folder(folder)) as rooms:
         replay = _Replay(ctx, plan, pack, folder, journal, rooms)
         rooms.adopt(folder.workspace, plan.resources.disk)
         out = rooms.adopt(folder.out, plan.resources.disk)
         seen = journal.view.last(Event.EXITED)
         if seen is not None:
-            return _decide(replay, out, Ending.from_data(seen.data))
+            _settle(replay, out, Ending.from_data(seen.data))
+            return
         log = CappedLog(folder.logs)
         rooms.defer(log.close)
         deadline_ns = int(started.data["deadline_boottime_ns"])
         watch = ctx.watch(Phase.REPLAY, found[0], deadline_ns, log, outgrown=rooms.outgrown)
         watch.resume(datetime.fromisoformat(started.ts), started.mono_ns)
         found[0].adopt(log, plan.engine.incarnation)
-        return _conclude(replay, out, watch.run())
+        _conclude(replay, out, watch.run())
 
 
-def _conclude(replay: _Replay, out: Volume, ending: Ending) -> Outcome:
+def _conclude(replay: _Replay, out: Volume, ending: Ending) -> None:
     """Record how a run ended, and go on from there."""
     replay.journal.append(Event.EXITED, **ending.as_data())
     _pin(replay, Event.EXITED)
-    return _decide(replay, out, ending)
+    _settle(replay, out, ending)
+
+
+def _settle(replay: _Replay, out: Volume, ending: Ending) -> None:
+    """Record what a run that has ended came to."""
+    outcome = _decide(replay, out, ending)
+    replay.journal.append(outcome.event, **outcome.data)
 
 
 def _decide(replay: _Replay, out: Volume, ending: Ending) -> Outcome:
@@ -182,6 +196,7 @@ def _start(replay: _Replay, cpuset: str) -> Watch:
     _pin(replay, Event.RUN_STARTED)
     watch.begin()
     container.start(log)
+    rooms.close_views()
     return watch
 
 

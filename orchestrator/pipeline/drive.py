@@ -104,7 +104,7 @@ def drive_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
         phases = (Phase.REPLAY, Phase.VALIDATE)
         with gate.passed(ctx, plan, phases, folder.gate, 3 * need.disk) as held:
             journal.append(Event.GATE_PASSED, cpuset=held.cpuset)
-            _append(journal, replay.run(ctx, plan, pack, folder, journal, held.cpuset))
+            replay.run(ctx, plan, pack, folder, journal, held.cpuset)
             collected = journal.view.last(Event.COLLECTED)
             if journal.state is State.COLLECTED and collected is not None:
                 _append(journal, validate.run(ctx, plan, pack, folder, collected.data, held.cpuset))
@@ -121,7 +121,7 @@ def resume_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
     with _supervised(ctx, folder, plan) as journal:
         match journal.state:
             case State.RUNNING:
-                _append(journal, replay.resume(ctx, plan, pack, folder, journal))
+                replay.resume(ctx, plan, pack, folder, journal)
             case State.QUEUED | State.GATING:
                 raise InfrastructureError("orch ended before the run had started")
             case _:

@@ -8,6 +8,7 @@ attempt takes it over.
 from collections.abc import Iterator
 
 from orchestrator.domain.attempt import RunKind
+from orchestrator.domain.container import ContainerStatus
 from orchestrator.domain.outcome import HostFact
 from orchestrator.domain.records import AttemptPlan, PhasePlan, ReplayPlan, ScoringPlan
 from orchestrator.domain.roles import Phase
@@ -102,6 +103,7 @@ def _reconcile(ctx: Context, folder: drive.RunFolder, ended: frozenset[str]) -> 
         # A run that ended before any phase began has no receipts, and no marker.
         if plan.run_id not in ended or folder.receipts.exists():
             with supervising(folder.root):
+                _let_go(ctx, folder)
                 drive.finish(ctx, folder)
             ctx.say(f"{folder.root}: finished what was left to write")
         return
@@ -124,6 +126,7 @@ def _reconcile(ctx: Context, folder: drive.RunFolder, ended: frozenset[str]) -> 
         except InfrastructureError:
             _let_go(ctx, folder)
             raise
+        _let_go(ctx, folder)
         ctx.say(f"{folder.root}: gone on with, {state}")
         return
     _end(ctx, folder, plan)
@@ -139,7 +142,8 @@ def is_running(ctx: Context, folder: ReplayFolder, view: JournalView) -> bool:
         PHASE_LABEL: Phase.REPLAY.value,
     }
     in_time = ctx.clock.boottime_ns() < int(started.data["deadline_boottime_ns"])
-    return in_time and any(not found.state().ended for found in ctx.engine.find(labels))
+    running = {ContainerStatus.RUNNING, ContainerStatus.PAUSED}
+    return in_time and any(c.state().status in running for c in ctx.engine.find(labels))
 
 
 def _end(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:
