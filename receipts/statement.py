@@ -36,8 +36,12 @@ class PhaseName(StrEnum):
 
 
 class RunName(Strict):
-    """Which run this is about; ``replay`` and ``scoring`` are None where it is none."""
+    """Which run this is about; ``replay`` and ``scoring`` are None where it is none.
 
+    ``task`` is the task's name as it was written; ``config`` is the folder made of it.
+    """
+
+    task: str
     config: str
     attempt: int
     replay: int | None = None

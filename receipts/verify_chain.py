@@ -167,6 +167,7 @@ def _check_name(run: Run, receipt: Receipt, report: Report) -> None:
     attempt, replay = run.attempt_plan(), run.replay_plan()
     rules = (
         ("run", said.run_id, run.plan.run_id if run.plan else None),
+        ("task", said.task, attempt.task.name if attempt else None),
         ("config", said.config, attempt.config if attempt else None),
         ("attempt", said.attempt, numbers.get(Kind.ATTEMPT)),
         ("replay", said.replay, numbers.get(Kind.REPLAY)),

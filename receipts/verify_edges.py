@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from receipts.canonical import sha256_hex
 from receipts.statement import PhaseName
 from receipts.verify_model import Kind, Receipt, Report, Run, Step
-from receipts.verify_records import PlanBase, ReplayPlan, Task
+from receipts.verify_records import Image, PlanBase, ReplayPlan, Task
 
 ROLES: Mapping[PhaseName, frozenset[str]] = MappingProxyType(
     {
@@ -61,12 +61,20 @@ def _check_plan(run: Run, receipt: Receipt, report: Report) -> None:
             report.fault(Step.EDGES, receipt.path, f"its limit {name} is not the plan's")
 
 
+def _image_of(plan: PlanBase, phase: PhaseName) -> Image:
+    """Return the image that the plan gives a phase: a replay validates in one of its own."""
+    if isinstance(plan, ReplayPlan) and phase is PhaseName.VALIDATE:
+        return plan.validator_image
+    return plan.image
+
+
 def _planned(run: Run, plan: PlanBase, receipt: Receipt) -> Iterator[tuple[str, object, object]]:
     """Yield what a receipt says, and what the plan says, of everything both speak of."""
     said, materials = receipt.statement.predicate, receipt.materials
     attempt, replay, scoring = run.attempt_plan(), run.replay_plan(), run.scoring_plan()
     image = said.image and (said.image.reference, said.image.digest)
-    planned = None if receipt.phase in _HOST_ONLY else (plan.image.reference, plan.image.digest)
+    of_phase = _image_of(plan, receipt.phase)
+    planned = None if receipt.phase in _HOST_ONLY else (of_phase.reference, of_phase.digest)
     yield "plan", materials.get("plan"), run.plan_digest
     yield "image", image, planned
     yield "runtime", said.runtime, None if receipt.phase in _HOST_ONLY else plan.runtime

@@ -75,6 +75,7 @@ class Keep(Record):
 class Task(Record):
     """The task as it is frozen into an attempt's plan."""
 
+    name: str
     assets: dict[str, Asset]
     checkpoints: Keep = Keep()
     defaults: dict[str, JsonValue]
@@ -98,6 +99,7 @@ class ReplayPlan(PlanBase):
     """``replay-NNN/plan.json``."""
 
     attempt_id: str
+    validator_image: Image
     candidate: str
     series: str
     argv: tuple[str, ...]

@@ -80,8 +80,8 @@ def slug(text: str, limit: int = 40) -> str:
 
 def candidate_key(task_digest: str, tree_digest: str, image_digest: str) -> str:
     """Name a candidate by what it is: the same task, tree and image are the same candidate."""
-    text = "\0".join((task_digest, tree_digest, image_digest))
-    return f"candidate:v1:sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    named = f"{task_digest}\0{tree_digest}\0{image_digest}".encode()
+    return f"candidate:v1:sha256:{hashlib.sha256(named).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Literal, Self
 
 from pydantic import Field
+from typing_extensions import override
 
 from orchestrator.domain.attempt import Entry, SubmissionOrigin, TerminationReason
 from orchestrator.domain.checkpoint import ArtifactStatus
@@ -84,6 +85,10 @@ class PhasePlan(Strict):
     """``sha256:...`` of the system call filter; empty where the engine applies none."""
     wall: float
 
+    def image_of(self, phase: Phase) -> ImageRecord:  # noqa: ARG002 - a replay has two
+        """Return the image that a phase of this run works in."""
+        return self.image
+
 
 class AttemptPlan(PhasePlan):
     """``attempt-NNN/plan.json``. The task is frozen into it whole."""
@@ -103,8 +108,9 @@ class ReplayPlan(PhasePlan):
     """``replay-NNN/plan.json``: exactly what will run, and over which bytes."""
 
     attempt_id: str
+    validator_image: ImageRecord
     candidate: str
-    """``candidate:v1:sha256:...`` over task, tree and image: the same again is the same candidate."""
+    """``candidate:v1:sha256:...``: the same task, tree and image are the same candidate."""
     series: str
     argv: tuple[str, ...]
     env: dict[str, str]
@@ -114,6 +120,10 @@ class ReplayPlan(PhasePlan):
     proven: bool
     """True when the patch went through the round-trip proof at submission."""
     again: str | None = None
+
+    @override
+    def image_of(self, phase: Phase) -> ImageRecord:
+        return self.validator_image if phase is Phase.VALIDATE else self.image
 
 
 class ScoringPlan(PhasePlan):

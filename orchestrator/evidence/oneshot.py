@@ -87,6 +87,7 @@ class Check:
             watch = ctx.watch(self.phase, container, deadline_ns, log, outgrown=rooms.outgrown)
             watch.begin()
             container.start(log)
+            rooms.close_views()
             ending = watch.run()
         finally:
             log.close()
@@ -107,7 +108,7 @@ class Check:
         return container_spec(
             name=container_name(self.phase, plan.run_id, f"-{tag}"),
             phase=self.phase,
-            image=plan.image.reference,
+            image=plan.image_of(self.phase).reference,
             argv=self.argv,
             user=ctx.users.agent,
             agent=ctx.users.agent,

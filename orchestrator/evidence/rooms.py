@@ -47,7 +47,7 @@ class Rooms:
     """Writable volumes, host-written files and views of what is shared, of a phase's containers.
 
     Use as a context manager: every volume opened through it is closed, in reverse order, unless
-    the operator left the container running. A running container keeps views that are closed here.
+    the operator left the container running.
     """
 
     ctx: Context
@@ -60,7 +60,7 @@ class Rooms:
     _views: int = 0
 
     def __enter__(self) -> Self:
-        self.ctx.views.close(views_of(self.host))  # a supervisor that was killed left them open
+        self.close_views()  # a supervisor that was killed may have left some open
         make_folder(self.host.parent, exist_ok=True)
         make_folder(self.host, exist_ok=True)
         make_folder(self.host / "agent", exist_ok=True)  # mount points under a read-only bind
@@ -75,7 +75,7 @@ class Rooms:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.ctx.views.close(views_of(self.host))
+        self.close_views()
         if isinstance(error, ContainerLeftRunning):
             self._stack.pop_all()  # the container is left running, and its folders with it
         self._stack.__exit__(kind, error, trace)
@@ -107,10 +107,15 @@ class Rooms:
         """Tell whether one of the volumes holds more than its size."""
         return any(volume.outgrown() for volume in self._volumes)
 
+    def close_views(self) -> None:
+        """Close the host's side of every view; a container that runs keeps its own."""
+        self.ctx.views.close(views_of(self.host))
+
     def shield(self, spec: ContainerSpec) -> ContainerSpec:
         """Give a container its own view of every read-only folder that others may see too.
 
-        What the host writes for this phase alone is bound as it is.
+        What the host writes for this phase alone is bound as it is. The views are needed until the
+        container has started; see ``close_views``.
         """
         seen: dict[Path, Path] = {}
         mounts = []

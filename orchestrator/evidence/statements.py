@@ -44,6 +44,8 @@ _REASON_KEYS = ("reason", "message")
 _LIFTED = frozenset({"exit", "host_facts", "contested", "reason", "message", "started", "ended"})
 _HOST_ONLY = frozenset({PhaseName.SUBMIT, PhaseName.COLLECT})
 """Phases that run no container and need no image."""
+_IMAGE_OF = {PhaseName.VALIDATE: Phase.VALIDATE}
+"""Phases whose image may be another than the run's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ def statement(
         prev: digest of the payload before, None for the first.
     """
     head = view.records[-1]
+    phase = _IMAGE_OF.get(due.phase)
+    image = plan.image if phase is None else plan.image_of(phase)
     contained = due.phase not in _HOST_ONLY
     seccomp = {"seccomp": plan.seccomp} if due.limits and plan.seccomp else {}
     return Statement(
@@ -96,7 +100,7 @@ def statement(
             materials={**due.materials, **seccomp},
             argv=due.argv,
             limits=dict(due.limits),
-            image=Image(**plan.image.model_dump()) if contained else None,
+            image=Image(**image.model_dump()) if contained else None,
             runtime=plan.runtime if contained else None,
             engine=Engine(**plan.engine.model_dump()) if contained else None,
             outcome=outcome(due.last, state, due.exited),
@@ -180,12 +184,13 @@ def file_sha256(path: Path) -> str:
 
 def attempt_name(plan: AttemptPlan) -> RunName:
     """Name an attempt in its receipts."""
-    return RunName(config=plan.config, attempt=plan.number, run_id=plan.run_id)
+    return RunName(task=plan.task.name, config=plan.config, attempt=plan.number, run_id=plan.run_id)
 
 
 def replay_name(folder: ReplayFolder, plan: ReplayPlan) -> RunName:
     """Name a replay in its receipts."""
     return RunName(
+        task=load(folder.attempt.plan, AttemptPlan).task.name,
         config=folder.attempt.root.parent.name,
         attempt=number_of(folder.attempt.root),
         replay=plan.number,
@@ -198,6 +203,7 @@ def scoring_name(folder: ScoringFolder, plan: ScoringPlan) -> RunName:
     """Name a scoring in its receipts."""
     replay = folder.replay
     return RunName(
+        task=load(replay.attempt.plan, AttemptPlan).task.name,
         config=replay.attempt.root.parent.name,
         attempt=number_of(replay.attempt.root),
         replay=number_of(replay.root),

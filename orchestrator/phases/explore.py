@@ -231,6 +231,7 @@ class _Exploration:
         )
         watch.begin()
         self.container.start(log)
+        self.rooms.close_views()
         if not self.plan.resources.read_only:
             self.untouched = frozenset(self.container.changes())  # mount points, made at the start
         worker = threading.Thread(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from orchestrator.domain.records import GateCheck, GateRecord, PhasePlan
+from orchestrator.domain.records import GateCheck, GateRecord, ImageRecord, PhasePlan
 from orchestrator.domain.roles import Phase, is_visible
 from orchestrator.errors import (
     AssetMismatchError,
@@ -61,7 +61,8 @@ def passed(
     with ExitStack() as stack:
         try:
             evidence.check("engine", lambda: _engine(ctx, plan))
-            evidence.check("image", lambda: _image(ctx, plan))
+            for image in dict.fromkeys(plan.image_of(phase) for phase in phases):
+                evidence.check(f"image {image.reference}", partial(_image, ctx, image))
             evidence.check("devices", lambda: require_devices(ctx, plan))
             for path, material in sorted(plan.materials.items()):
                 if any(is_visible(material.role, p, frozenset(material.also)) for p in phases):
@@ -98,14 +99,14 @@ def _engine(ctx: Context, plan: PhasePlan) -> str:
     return f"{now.kind} {now.version}"
 
 
-def _image(ctx: Context, plan: PhasePlan) -> str:
+def _image(ctx: Context, planned: ImageRecord) -> str:
     try:
-        found = ctx.engine.image(plan.image.reference)
+        found = ctx.engine.image(planned.reference)
     except UsageError as missing:
         raise GateRefusedError(str(missing), remedy=missing.remedy) from missing
-    if found.digest != plan.image.digest:
+    if found.digest != planned.digest:
         raise GateRefusedError(
-            f"image {plan.image.reference} is {found.digest}, the plan says {plan.image.digest}",
+            f"image {planned.reference} is {found.digest}, the plan says {planned.digest}",
             remedy="rebuild the planned image, or start a new attempt with this one",
         )
     return found.digest

@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 from orchestrator import __version__
-from orchestrator.domain.attempt import ConfigName, candidate_key, Entry, RunKind, Series
+from orchestrator.domain.attempt import ConfigName, Entry, RunKind, Series, candidate_key
 from orchestrator.domain.image import image_reference
 from orchestrator.domain.records import (
     Artifacts,
@@ -243,6 +243,7 @@ def plan_replay(
         seccomp=ctx.isolation.digest,
         wall=pack.spec.replay.wall,
         attempt_id=attempt.run_id,
+        validator_image=image_record(ctx, pack.spec.resources(Phase.VALIDATE).image),
         candidate=candidate_key(attempt.task_digest, tree, image.digest),
         series=series.name,
         argv=tuple(pack.spec.replay.command.split()),

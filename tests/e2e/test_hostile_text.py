@@ -1,5 +1,6 @@
 """Text of agents, candidates and task packs acts on nobody who reads about a run."""
 
+import base64
 import json
 import re
 from collections.abc import Mapping
@@ -202,3 +203,6 @@ def test_FS_03_the_records_keep_the_original_text(
     attempt, _ = foreign
     assert json.loads((attempt / "plan.json").read_text())["task"]["name"] == FOREIGN
     assert json.loads((attempt.parent / "config.json").read_text())["task"] == FOREIGN
+    receipt = json.loads((attempt / "replay-001/score-001/receipts/006-score.json").read_text())
+    said = json.loads(base64.b64decode(receipt["payload"]))
+    assert said["predicate"]["run"]["task"] == FOREIGN

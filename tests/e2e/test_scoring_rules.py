@@ -1,9 +1,11 @@
 """Scoring is a job of its own: its failures are its own, and nothing that is finished is redone."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
 
+from receipts.verify import verify
 from tests.e2e.rig import PUBLISH, SCORER, THREE, Rig, events, final, last, snapshot
 
 ONE = PUBLISH + "publish 10 0.5\n"
@@ -135,3 +137,20 @@ def test_a_checkpoint_that_is_not_there_registers_nothing(rig: Rig) -> None:
     for named in ("7=/nowhere", "x=/tmp", "7"):
         assert rig.call("score", pack, "--checkpoint", named).code == 64
     assert not list(rig.runs.glob("*/attempt-*"))
+
+
+def test_a_validator_may_have_an_image_of_its_own(rig: Rig) -> None:
+    attempt = rig.explore(rig.pack(validate={"image": "debian"}))
+    replay = rig.replay(attempt)
+    receipts = {
+        path.name[4:-5]: json.loads(base64.b64decode(json.loads(path.read_text())["payload"]))[
+            "predicate"
+        ]["image"]["reference"]
+        for path in (replay / "receipts").iterdir()
+    }
+    assert receipts == {
+        "gate": "orch/cpu-numpy:1",
+        "replay": "orch/cpu-numpy:1",
+        "validate": "orch/debian:1",
+    }
+    assert not verify(attempt).faults

@@ -25,7 +25,7 @@ def statement(phase: PhaseName, prev: str | None, reason: str = "") -> Statement
         subject=(Subject(name="out", digest=SubjectDigest(sha256="a" * 64)),),
         predicate=PhasePredicate(
             phase=phase,
-            run=RunName(config="c", attempt=1, run_id="r-1"),
+            run=RunName(task="t", config="c", attempt=1, run_id="r-1"),
             materials={"task": TASK, "anchor": "tree:v1:" + DIGEST},
             limits={"cpus": 1.5, "memory": 2**31, "swap": None},
             outcome=Outcome(event="exited", state="running", reason=reason),

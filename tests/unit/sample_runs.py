@@ -67,6 +67,13 @@ def digest(text: str, recipe: str = "tree:v1:sha256") -> str:
     return f"{recipe}:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
+IMAGE = ImageRecord(
+    reference="orch/cpu-numpy:1",
+    digest=digest("image", "image:v1:sha256"),
+    engine_id="sha256:1",
+)
+
+
 def save(path: Path, record: Strict) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     durable.write_json(path, record.model_dump(mode="json", by_alias=True), replace=True)
@@ -131,11 +138,7 @@ class SampleRuns:
             "engine": EngineRecord(
                 kind="docker", engine_id="ENG", version="20.10.24", incarnation="1", boot_id="b"
             ),
-            "image": ImageRecord(
-                reference="orch/cpu-numpy:1",
-                digest=digest("image", "image:v1:sha256"),
-                engine_id="sha256:1",
-            ),
+            "image": IMAGE,
             "resources": Resources(cpus=2, memory=2 * 1024**3, disk=4 * 1024**3),
             "materials": {
                 path: Material(role=role, digest=digest(path), source=f"/assets/{path}")
@@ -287,6 +290,7 @@ class SampleRuns:
         plan = ReplayPlan(
             **self.common(number),
             attempt_id="a" * 32,
+            validator_image=IMAGE,
             candidate=digest("candidate", "candidate:v1:sha256"),
             series="official" if number == 1 else f"seed-{number}",
             argv=("bash", "/workspace/run.sh"),
