@@ -10,15 +10,25 @@ orch() {
     .venv/bin/orch "$@"
 }
 
-first_id() {  # of a JSON list on standard input
-    .venv/bin/python -c 'import json, sys; print(json.load(sys.stdin)[0]["id"])'
+field() {  # NAME: of the first object of a JSON list, or of a JSON object, on standard input
+    .venv/bin/python -c '
+import json, sys
+found = json.load(sys.stdin)
+print((found[0] if isinstance(found, list) else found)[sys.argv[1]])' "$1"
 }
 
 orch images build
 orch task prepare "$task"
 explored=$(orch explore "$task" --agent scripted --model none --json)
-attempt=$(first_id <<< "$explored")
+attempt=$(field id <<< "$explored")
+folder=$(field path <<< "$explored")
 orch replay "$attempt"
 orch status
 orch report "$attempt"
+# Whoever verifies elsewhere gets the key and the task's digest by another way than the runs folder.
+keys=()
+for key in "$(dirname "$(dirname "$folder")")"/keys/*.pem; do
+    keys+=(--key "$key")
+done
+orch verify "$folder" "${keys[@]}" --task "$(field task_digest < "$folder/plan.json")"
 printf '\nto look further: .venv/bin/orch show %s\n' "$attempt"

@@ -160,7 +160,10 @@ def test_an_engine_that_is_down_or_another_is_refused(bench: Bench) -> None:
 
 def test_another_image_under_the_same_name_is_refused(bench: Bench) -> None:
     image = bench.plan().image.model_copy(update={"digest": "image:v1:sha256:" + "1" * 64})
-    assert bench.refused(bench.plan(image=image), GateRefusedError)["checks"][-1]["name"] == "image image"
+    assert (
+        bench.refused(bench.plan(image=image), GateRefusedError)["checks"][-1]["name"]
+        == "image image"
+    )
 
 
 def test_a_device_that_nobody_can_prove_is_refused(bench: Bench) -> None:
