@@ -16,15 +16,22 @@ from orchestrator.adapters.loop_volumes import may_mount
 from orchestrator.errors import InfrastructureError
 from orchestrator.ports import Views
 
-_FLAGS = 1 | 2 | 4
-"""MS_RDONLY, MS_NOSUID, MS_NODEV (mount(2))."""
+_READ_ONLY = 1
+_HARMLESS = 2 | 4
+"""MS_RDONLY; MS_NOSUID and MS_NODEV (mount(2))."""
 _DETACH = 2
 """MNT_DETACH (umount2(2)): whoever still looks at it keeps it; the name is free now."""
+_EMPTY = "empty"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class OverlayViews(Views):
-    """Read-only overlays with a single layer."""
+    """Read-only overlays, all those of one folder in a small file system mounted there.
+
+    So one call closes them all. A read-only overlay asks for two layers; the second is an empty
+    folder of that file system, which nobody can remove: an overlay with a removed layer lists
+    nothing, and a container keeps its overlays for longer than the host does.
+    """
 
     @override
     def relaxations(self) -> tuple[str, ...]:
@@ -32,11 +39,16 @@ class OverlayViews(Views):
 
     @override
     def open(self, source: Path, folder: Path) -> Path:
-        folder.mkdir(parents=True)
+        views = folder.parent
+        empty = views / _EMPTY
         try:
-            mount(source, folder)
+            if not os.path.ismount(views):
+                views.mkdir(exist_ok=True)
+                _mount("tmpfs", views, "size=64k,mode=700")
+                empty.mkdir()
+            folder.mkdir()
+            _mount_overlay((source, empty), folder)
         except OSError as error:
-            folder.rmdir()
             raise InfrastructureError(
                 f"{source} cannot be laid over {folder}: {error.strerror}",
                 remedy="keep assets and runs on a local file system; orch doctor looks at it",
@@ -45,13 +57,10 @@ class OverlayViews(Views):
 
     @override
     def close(self, folder: Path) -> None:
-        if not folder.is_dir():
-            return
-        for view in folder.iterdir():
-            if os.path.ismount(view):
-                _check(_LIBC.umount2(os.fsencode(view), _DETACH))
-            view.rmdir()
-        folder.rmdir()
+        if os.path.ismount(folder):
+            _check(_LIBC.umount2(os.fsencode(folder), _DETACH))
+        if folder.is_dir():
+            folder.rmdir()
 
 
 class PlainViews(Views):
@@ -76,34 +85,40 @@ def open_views(shared: Path) -> Views:
         return PlainViews()
     while not shared.is_dir():
         shared = shared.parent
-    with tempfile.TemporaryDirectory(prefix="orch-view-") as name:
-        trial = Path(name)
+    with tempfile.TemporaryDirectory(prefix="orch-views-") as name:
+        overlays = OverlayViews()
         try:
-            mount(shared, trial)
-        except OSError:
+            overlays.open(shared, Path(name, "views", "trial"))
+        except InfrastructureError:
             return PlainViews()
-        _check(_LIBC.umount2(os.fsencode(trial), _DETACH))
-    return OverlayViews()
+        finally:
+            overlays.close(Path(name, "views"))
+    return overlays
 
 
-def mount(source: Path, folder: Path) -> None:
-    """Mount a read-only overlay of ``source`` on the empty ``folder``.
+def _mount_overlay(layers: tuple[Path, ...], folder: Path) -> None:
+    """Lay ``layers`` over one another, the first on top.
 
-    Both are named by descriptor: no name has to be escaped, and a container that reads its mount
-    table learns nothing of the host's folders. A read-only overlay asks for two layers; the empty
-    folder itself is the second.
+    They are named by descriptor: no name has to be escaped, and a container that reads its mount
+    table learns nothing of the host's folders.
+    """
+    opened = [os.open(layer, os.O_PATH | os.O_DIRECTORY) for layer in layers]
+    try:
+        names = ":".join(f"/proc/self/fd/{descriptor}" for descriptor in opened)
+        _mount("overlay", folder, f"lowerdir={names}", _READ_ONLY)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _mount(kind: str, folder: Path, options: str, flags: int = 0) -> None:
+    """Call mount(2).
 
     Raises:
         OSError: the kernel or the file system would not.
     """
-    opened = [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in (source, folder)]
-    try:
-        layers = ":".join(f"/proc/self/fd/{descriptor}" for descriptor in opened)
-        options = f"lowerdir={layers}".encode()
-        _check(_LIBC.mount(b"overlay", os.fsencode(folder), b"overlay", _FLAGS, options))
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
+    name = kind.encode()
+    _check(_LIBC.mount(name, os.fsencode(folder), name, flags | _HARMLESS, options.encode()))
 
 
 def _check(result: int) -> None:

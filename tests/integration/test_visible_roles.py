@@ -62,7 +62,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
             "texts": held.sh("for f in /assets/*/*; do echo $f $(cat $f/weights.txt); done"),
             "search": held.sh(SEARCH),
             "locked": locked,
-            "listed": held.sh("ls /assets/* /opt/harness"),
+            "listed": held.sh("find /assets -type f"),
         }
 
     return run_held(rig, look, assets=ASSETS)
@@ -109,6 +109,16 @@ def test_every_asset_and_script_is_a_read_only_view_of_its_own(run: Run, phase: 
     for options in shared.values():
         assert "ro" in options
         assert "overlay" in options or not may_mount()
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_a_folder_lists_what_it_holds(run: Run, phase: Phase) -> None:
+    """The host's side of each view is closed by then, and must not be missed."""
+    assert sorted(run.found[phase]["listed"].split()) == [
+        f"{path}/weights.txt"
+        for path, role in sorted(PATHS.items())
+        if role in VISIBLE_ROLES[phase]
+    ]
 
 
 @pytest.mark.parametrize("phase", [Phase.EXPLORE, Phase.REPLAY, Phase.VALIDATE])
@@ -170,9 +180,11 @@ def test_two_views_do_not_share_locks_and_a_plain_bind_does(tmp_path: Path) -> N
 
 @needs_mount
 def test_a_source_that_is_gone_is_the_machines_fault(tmp_path: Path) -> None:
+    views = OverlayViews()
     with pytest.raises(InfrastructureError):
-        OverlayViews().open(tmp_path / "gone", tmp_path / "v" / "1")
-    assert not (tmp_path / "v" / "1").exists()
+        views.open(tmp_path / "gone", tmp_path / "v" / "1")
+    views.close(tmp_path / "v")
+    assert not (tmp_path / "v").exists()
 
 
 def test_who_may_not_mount_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
