@@ -67,6 +67,7 @@ class ContainerSession(AgentSession):
             timed_out=result.timed_out,
             seconds=round(result.seconds, 3),
         )
+        self.say_aloud(_brief(result))
         return result
 
     @override
@@ -94,3 +95,10 @@ class ContainerSession(AgentSession):
             timeout=_CLEAR_WALL,
         )
         self.on_leftover(command, left)
+
+
+def _brief(result: ExecResult) -> str:
+    """Say in a line how a command came out: its end, and the last line it printed."""
+    printed = result.output.decode("utf-8", "backslashreplace").strip()
+    ending = "cut off" if result.exit_code is None else f"exit {result.exit_code}"
+    return f"  {ending}, {result.seconds:.1f} s  {printed.rpartition(chr(10))[2]}".rstrip()
