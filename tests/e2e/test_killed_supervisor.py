@@ -11,6 +11,8 @@ from receipts.verify import verify
 from receipts.verify_model import Wanted
 from tests.e2e.rig import PUBLISH, SUBMIT, Rig, events, final, has, kill_group, until
 
+pytestmark = pytest.mark.slow
+
 RUN = PUBLISH + "publish 10 0.1\npublish 20 0.3\nsleep 0.3\n"
 SMALL = {"disk": "8m"}
 
