@@ -55,8 +55,8 @@ class ConfigFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptFolder:
-    """One numbered exploration and what followed from it."""
+class NumberedFolder:
+    """What an attempt, a replay and a scoring have in common."""
 
     root: Path
 
@@ -69,12 +69,30 @@ class AttemptFolder:
         return self.root / "lifecycle.jsonl"
 
     @property
-    def transcript(self) -> Path:
-        return self.root / "transcript.jsonl"
-
-    @property
     def telemetry(self) -> Path:
         return self.root / "telemetry.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """What containers printed; a scoring's is sealed (0600, out of reports)."""
+        return self.root / "logs"
+
+    @property
+    def receipts(self) -> Path:
+        return self.root / "receipts"
+
+    @property
+    def complete(self) -> Path:
+        return self.root / ".complete"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFolder(NumberedFolder):
+    """One numbered exploration and what followed from it."""
+
+    @property
+    def transcript(self) -> Path:
+        return self.root / "transcript.jsonl"
 
     @property
     def workspace(self) -> Path:
@@ -83,11 +101,6 @@ class AttemptFolder:
     @property
     def out(self) -> Path:
         return self.root / "out"
-
-    @property
-    def logs(self) -> Path:
-        """The container's own output and the raw agent stream."""
-        return self.root / "logs"
 
     @property
     def control(self) -> Path:
@@ -111,14 +124,6 @@ class AttemptFolder:
         return self.candidate / "submission.json"
 
     @property
-    def receipts(self) -> Path:
-        return self.root / "receipts"
-
-    @property
-    def complete(self) -> Path:
-        return self.root / ".complete"
-
-    @property
     def analysis(self) -> Path:
         return self.root / "analysis"
 
@@ -134,30 +139,16 @@ class AttemptFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayFolder:
+class ReplayFolder(NumberedFolder):
     """One numbered formal run of an attempt's candidate."""
-
-    root: Path
 
     @property
     def attempt(self) -> AttemptFolder:
         return AttemptFolder(self.root.parent)
 
     @property
-    def plan(self) -> Path:
-        return self.root / "plan.json"
-
-    @property
-    def journal(self) -> Path:
-        return self.root / "lifecycle.jsonl"
-
-    @property
     def gate(self) -> Path:
         return self.root / "gate.json"
-
-    @property
-    def telemetry(self) -> Path:
-        return self.root / "telemetry.jsonl"
 
     @property
     def workspace(self) -> Path:
@@ -166,10 +157,6 @@ class ReplayFolder:
     @property
     def out(self) -> Path:
         return self.root / "out"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
 
     @property
     def checkpoints(self) -> Path:
@@ -184,14 +171,6 @@ class ReplayFolder:
         """The validation record of one checkpoint, by its folder name."""
         return self.root / "validate" / checkpoint / "validation.json"
 
-    @property
-    def receipts(self) -> Path:
-        return self.root / "receipts"
-
-    @property
-    def complete(self) -> Path:
-        return self.root / ".complete"
-
     def scoring(self, number: int) -> "ScoringFolder":
         return ScoringFolder(self.root / f"score-{number:03d}")
 
@@ -200,39 +179,16 @@ class ReplayFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoringFolder:
+class ScoringFolder(NumberedFolder):
     """One numbered run of the evaluator over a replay's accepted checkpoints."""
-
-    root: Path
 
     @property
     def replay(self) -> ReplayFolder:
         return ReplayFolder(self.root.parent)
 
     @property
-    def plan(self) -> Path:
-        return self.root / "plan.json"
-
-    @property
-    def journal(self) -> Path:
-        return self.root / "lifecycle.jsonl"
-
-    @property
-    def logs(self) -> Path:
-        """The evaluator's text output, sealed (0600, out of reports)."""
-        return self.root / "logs"
-
-    @property
     def summary(self) -> Path:
         return self.root / "summary.json"
-
-    @property
-    def receipts(self) -> Path:
-        return self.root / "receipts"
-
-    @property
-    def complete(self) -> Path:
-        return self.root / ".complete"
 
     def checkpoint(self, name: str) -> "CheckpointScore":
         return CheckpointScore(self.root / name)
