@@ -22,8 +22,8 @@ from orchestrator.evidence.tree import tree_digest
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.phases import explore as explore_phase
 from orchestrator.phases.submit import enter_patch, judge_patch
-from orchestrator.pipeline import drive, reconcile, register
-from orchestrator.pipeline.register import pack_of
+from orchestrator.pipeline import drive, plans, reconcile, register
+from orchestrator.pipeline.plans import pack_of
 from orchestrator.storage.campaign import CampaignEvent, read_campaign
 from orchestrator.storage.durable import make_folder
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
@@ -62,12 +62,12 @@ def plan_explore(
     """
     pack = load_pack(task)
     made = make_agent(agent, pack)
-    if model != register.NO_MODEL:
+    if model != plans.NO_MODEL:
         raise UsageError(
             f"agent {agent!r} works without a model, and {model!r} was given",
             remedy="leave out --model, or give --model none",
         )
-    plan = register.plan_attempt(
+    plan = plans.plan_attempt(
         ctx,
         pack,
         agent=agent,
@@ -101,12 +101,12 @@ def submit_patch(
     """
     pack = load_pack(task)
     judged = judge_patch(ctx, pack, patch)
-    plan = register.plan_attempt(
+    plan = plans.plan_attempt(
         ctx,
         pack,
         agent="patch",
         agent_digest=judged.submission.patch_sha256,
-        model=register.NO_MODEL,
+        model=plans.NO_MODEL,
         effort="none",
         entry=Entry.PATCH,
         official=official,
@@ -189,7 +189,7 @@ def _replay_member(
     official: bool,
 ) -> Replayed:
     ctx.stop.check("a replay was registered")
-    plan = register.plan_replay(ctx, attempt, pack, series=series, again=again, official=official)
+    plan = plans.plan_replay(ctx, attempt, pack, series=series, again=again, official=official)
     folder = register.register_replay(ctx, attempt, plan)
     ctx.say(f"{folder.root.name} ({series.name})")
     state = drive.drive_replay(ctx, folder, pack)
@@ -214,9 +214,7 @@ def score(
     """Score a replay's accepted checkpoints as a new numbered scoring."""
     ctx.stop.check("a scoring was registered")
     pack = pack_of(replayed.attempt)
-    plan = register.plan_scoring(
-        ctx, replayed, pack, reference_run=reference_run, official=official
-    )
+    plan = plans.plan_scoring(ctx, replayed, pack, reference_run=reference_run, official=official)
     folder = register.register_scoring(ctx, replayed, plan)
     ctx.say(f"{folder.root.name} over {len(plan.checkpoints)} checkpoint(s)")
     return folder, drive.drive_scoring(ctx, folder, pack)
@@ -240,12 +238,12 @@ def score_checkpoints(
     """
     pack = load_pack(task)
     rows = _numbered(checkpoints)
-    plan = register.plan_attempt(
+    plan = plans.plan_attempt(
         ctx,
         pack,
         agent="checkpoint",
         agent_digest="sha256:" + "0" * 64,
-        model=register.NO_MODEL,
+        model=plans.NO_MODEL,
         effort="none",
         entry=Entry.CHECKPOINT,
         official=official,
@@ -253,7 +251,7 @@ def score_checkpoints(
     attempt = register.register_attempt(ctx, plan)
     entered = {"reason": None, "origin": SubmissionOrigin.OPERATOR_CHECKPOINT.value}
     drive.drive_entered(ctx, attempt, Outcome(Event.CAPTURED, entered))
-    replay_plan = register.plan_replay(
+    replay_plan = plans.plan_replay(
         ctx, attempt, pack, series=Series(), again=None, official=official
     )
     folder = register.register_replay(ctx, attempt, replay_plan)

@@ -8,8 +8,7 @@ from orchestrator.domain.container import ContainerSpec
 from orchestrator.domain.records import AttemptPlan
 from orchestrator.evidence.context import Context
 from orchestrator.phases import explore, replay
-from orchestrator.pipeline import register
-from orchestrator.pipeline.register import pack_of
+from orchestrator.pipeline.plans import pack_of, plan_replay
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder
 from orchestrator.storage.pack import Pack
 
@@ -24,9 +23,7 @@ def of_explore(ctx: Context, pack: Pack, plan: AttemptPlan) -> dict[str, Any]:
 def of_replay(ctx: Context, attempt: AttemptFolder, *, official: bool) -> dict[str, Any]:
     """Describe a replay and the container it would run in."""
     pack = pack_of(attempt)
-    plan = register.plan_replay(
-        ctx, attempt, pack, series=Series(), again="dry run", official=official
-    )
+    plan = plan_replay(ctx, attempt, pack, series=Series(), again="dry run", official=official)
     folder = ReplayFolder(attempt.root / "replay-000")
     spec = replay.spec(ctx, plan, folder, deadline_ns=0, cpuset="")
     return {"plan": plan.model_dump(mode="json", by_alias=True), "container": container(spec)}

@@ -18,7 +18,7 @@ from orchestrator.evidence.rooms import views_of
 from orchestrator.lifecycle.machine import Event, State, is_terminal
 from orchestrator.pipeline import drive
 from orchestrator.pipeline.finish import ended_runs
-from orchestrator.pipeline.register import pack_of
+from orchestrator.pipeline.plans import pack_of
 from orchestrator.ports import Container
 from orchestrator.sandbox import (
     BOOT_LABEL,

@@ -1,139 +1,23 @@
-"""Make a numbered run exist: plan it, register it in the campaign log, write its plan and journal.
+"""Make a planned run exist: its number, its line in the campaign log, its plan, its journal.
 
-Registration comes before any outcome can be known, so that no draw is free (decision 5).
+Registration comes before any outcome can be known, so that no draw is free (decision 5). Whether a
+member of a series is free is decided under a lock, so that two commands never both get it.
 """
 
-import uuid
 from pathlib import Path
 
-from orchestrator import __version__
-from orchestrator.domain.attempt import ConfigName, Entry, RunKind, Series, candidate_key
-from orchestrator.domain.image import image_reference
-from orchestrator.domain.records import (
-    Artifacts,
-    AttemptPlan,
-    ConfigRecord,
-    ImageRecord,
-    Material,
-    PlannedCheckpoint,
-    ReplayPlan,
-    ScoringPlan,
-    Submission,
-)
-from orchestrator.domain.roles import Phase, is_visible
-from orchestrator.domain.task import Resources, wall_settings
-from orchestrator.errors import TaskPackError, UsageError
+from orchestrator.domain.attempt import RunKind, Series
+from orchestrator.domain.records import AttemptPlan, ConfigRecord, ReplayPlan, ScoringPlan
+from orchestrator.errors import UsageError
 from orchestrator.evidence.context import Context, save
-from orchestrator.evidence.tree import manifest_of, tree_digest
-from orchestrator.lifecycle.machine import Event, State
+from orchestrator.lifecycle.machine import Event
+from orchestrator.pipeline.plans import require_free_member, superseded
 from orchestrator.storage.campaign import CampaignEvent
 from orchestrator.storage.durable import make_folder
-from orchestrator.storage.journal import Journal, read_journal
+from orchestrator.storage.journal import Journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder, number_of
-from orchestrator.storage.pack import Pack, load_pack
 from orchestrator.storage.records import load
-
-NO_MODEL = "none"
-
-
-def image_record(ctx: Context, reference: str) -> ImageRecord:
-    """Identify the image that a name in a task means.
-
-    Raises:
-        UsageError: the engine does not hold it.
-        TaskPackError: it declares volumes, which would persist what must not.
-    """
-    found = ctx.engine.image(image_reference(reference))
-    if found.volumes:
-        raise TaskPackError(
-            f"image {found.reference} declares volumes ({', '.join(found.volumes)})",
-            remedy="rebuild it without VOLUME: nothing may persist between phases",
-        )
-    return ImageRecord(reference=found.reference, digest=found.digest, engine_id=found.engine_id)
-
-
-def materials(ctx: Context, pack: Pack, phases: tuple[Phase, ...]) -> dict[str, Material]:
-    """Locate every asset that one of ``phases`` sees, with its locked digest.
-
-    Raises:
-        AssetMismatchError: one is missing.
-    """
-    return {
-        path: material
-        for path, material in ctx.assets.materials(pack).items()
-        if any(is_visible(material.role, p, frozenset(material.also)) for p in phases)
-    }
-
-
-def relaxations(ctx: Context, need: Resources, *, official: bool) -> tuple[str, ...]:
-    """List everything that keeps a run from being official.
-
-    Raises:
-        UsageError: ``official`` was asked for and the list is not empty.
-    """
-    abilities, identity = ctx.engine.abilities(), ctx.engine.identity()
-    found = [
-        *([] if identity.official else [f"engine {identity.kind} is a fake"]),
-        *([] if abilities.pids_limit else ["engine cannot limit processes"]),
-        *([] if abilities.swap_limit else ["engine cannot limit swap"]),
-        *([] if need.read_only else ["root file system is writable"]),
-        *([] if ctx.isolation.digest else ["engine applies no system call filter"]),
-        *ctx.volumes.relaxations(),
-        *ctx.views.relaxations(),
-    ]
-    if official and found:
-        raise UsageError(
-            "this host cannot give an official result: " + "; ".join(found),
-            remedy="mend these, or leave out --official for a local result",
-        )
-    return tuple(found if official else ["not run with --official", *found])
-
-
-def plan_attempt(
-    ctx: Context,
-    pack: Pack,
-    *,
-    agent: str,
-    agent_digest: str,
-    model: str,
-    effort: str,
-    entry: Entry,
-    official: bool,
-) -> AttemptPlan:
-    """Plan an attempt; nothing is written."""
-    phase = Phase.EXPLORE if entry is not Entry.CHECKPOINT else Phase.VALIDATE
-    need = pack.spec.resources(phase)
-    config = ConfigName(agent, pack.spec.name, model, effort)
-    return AttemptPlan(
-        run_id=uuid.uuid4().hex,
-        number=0,
-        created=ctx.now(),
-        version=__version__,
-        official=official,
-        relaxations=relaxations(ctx, need, official=official),
-        engine=ctx.engine_record(),
-        image=image_record(ctx, need.image),
-        resources=need,
-        materials=materials(ctx, pack, (phase,)),
-        harness_digest=harness_digest(ctx),
-        runtime=ctx.isolation.runtime,
-        seccomp=ctx.isolation.digest,
-        wall=pack.spec.explore.wall,
-        entry=entry,
-        config=config.folder,
-        pack=str(pack.source),
-        task_digest=pack.digest,
-        task=pack.spec,
-        agent=agent,
-        agent_digest=agent_digest,
-        model=model,
-        effort=effort,
-    )
-
-
-def pack_of(folder: AttemptFolder) -> Pack:
-    """Load the pack an attempt was made with, from where it was."""
-    return load_pack(Path(load(folder.plan, AttemptPlan).pack))
+from orchestrator.storage.supervisor import alone
 
 
 def register_attempt(ctx: Context, plan: AttemptPlan) -> AttemptFolder:
@@ -189,110 +73,19 @@ def _freeze_config(path: Path, record: ConfigRecord) -> None:
     save(path, record)
 
 
-def plan_replay(
-    ctx: Context,
-    folder: AttemptFolder,
-    pack: Pack,
-    *,
-    series: Series,
-    again: str | None,
-    official: bool,
-) -> ReplayPlan:
-    """Plan a further replay of an attempt's candidate.
+def register_replay(ctx: Context, attempt: AttemptFolder, plan: ReplayPlan) -> ReplayFolder:
+    """Give a replay its number and make it exist.
 
     Raises:
-        UsageError: there is no candidate, or this member of the series is finished already.
-        TaskPackError: the pack is not the one the attempt was made with.
+        UsageError: another command was faster: the member is under way or finished.
     """
-    attempt = load(folder.plan, AttemptPlan)
-    _same_pack(attempt, pack)
-    state = read_journal(folder.journal, RunKind.ATTEMPT).state
-    if state is not State.SUBMITTED:
-        raise UsageError(
-            f"{folder.root} has no candidate to replay (it is {state})",
-            remedy=f"orch lifecycle {attempt.run_id[:8]} tells its story",
-        )
-    _member_is_free(folder, series, again)
-    need = pack.spec.resources(Phase.REPLAY)
-    submission = load(folder.submission, Submission) if folder.submission.exists() else None
-    image = image_record(ctx, need.image)
-    # Checkpoints that are handed in have no tree; their attempt stands for them.
-    tree = attempt.run_id if submission is None else submission.manifest_digest
-    maximum, reserve = wall_settings(pack.spec.replay.wall, pack.spec.replay.reserve)
-    env = {
-        "OUTPUT_DIR": "/out",
-        "MAX_WALL_TIME_SECONDS": str(maximum),
-        "DEADLINE_RESERVE_SECONDS": str(reserve),
-    }
-    variable, seed = pack.spec.replay.seed_variable, series.seed
-    if variable is not None and seed is not None:
-        env[variable] = str(seed)
-    return ReplayPlan(
-        run_id=uuid.uuid4().hex,
-        number=0,
-        created=ctx.now(),
-        version=__version__,
-        official=official,
-        relaxations=relaxations(ctx, need, official=official),
-        engine=ctx.engine_record(),
-        image=image,
-        resources=need,
-        materials=materials(ctx, pack, (Phase.REPLAY, Phase.VALIDATE)),
-        harness_digest=harness_digest(ctx),
-        runtime=ctx.isolation.runtime,
-        seccomp=ctx.isolation.digest,
-        wall=pack.spec.replay.wall,
-        attempt_id=attempt.run_id,
-        validator_image=image_record(ctx, pack.spec.resources(Phase.VALIDATE).image),
-        candidate=candidate_key(attempt.task_digest, tree, image.digest),
-        series=series.name,
-        argv=tuple(pack.spec.replay.command.split()),
-        env=env,
-        patch_sha256=None if submission is None else submission.patch_sha256,
-        manifest_digest=None if submission is None else submission.manifest_digest,
-        base_digest=None if submission is None else submission.base_digest,
-        proven=submission is not None,
-        again=again,
-    )
-
-
-def _same_pack(attempt: AttemptPlan, pack: Pack) -> None:
-    if pack.digest != attempt.task_digest:
-        raise TaskPackError(
-            f"{pack.source} is {pack.digest}, the attempt was made with {attempt.task_digest}",
-            remedy="restore the pack of the attempt, or explore again with this one",
-        )
-
-
-def _member_is_free(folder: AttemptFolder, series: Series, again: str | None) -> None:
-    """At most one finished replay per member; after a person's stop a reason is asked for."""
-    for earlier in folder.replays():
-        if not earlier.plan.exists():
-            continue
-        plan = load(earlier.plan, ReplayPlan)
-        if plan.series != series.name:
-            continue
-        state = read_journal(earlier.journal, RunKind.REPLAY).state
-        if state is State.TERMINAL_BEHAVIOR:
-            raise UsageError(
-                f"{earlier.root} is finished; a series has at most one finished replay per member",
-                remedy=f"orch show {plan.run_id[:8]} prints it; --repeats N adds seeded members",
-            )
-        if state is State.TERMINAL_OPERATOR and not again:
-            raise UsageError(
-                f"{earlier.root} was stopped by a person",
-                remedy='give --again "REASON"; it is recorded and shown beside the result',
-            )
-        if state not in {State.TERMINAL_INFRASTRUCTURE, State.TERMINAL_OPERATOR}:
-            raise UsageError(
-                f"{earlier.root} has not ended (it is {state})",
-                remedy=f"orch lifecycle {plan.run_id[:8]} tells where it stands",
-            )
-
-
-def register_replay(ctx: Context, attempt: AttemptFolder, plan: ReplayPlan) -> ReplayFolder:
-    """Give a replay its number and make it exist."""
     ctx.campaign.require_open()
+    with alone(attempt.root):
+        require_free_member(attempt, Series(plan.series), plan.again)
+        return _register_replay(ctx, attempt, plan)
+
+
+def _register_replay(ctx: Context, attempt: AttemptFolder, plan: ReplayPlan) -> ReplayFolder:
     folder = ReplayFolder(_next(attempt.root, "replay"))
     final = plan.model_copy(update={"number": number_of(folder.root)})
     ctx.campaign.append(
@@ -310,96 +103,19 @@ def register_replay(ctx: Context, attempt: AttemptFolder, plan: ReplayPlan) -> R
     return folder
 
 
-def plan_scoring(
-    ctx: Context, replay: ReplayFolder, pack: Pack, *, reference_run: bool, official: bool
-) -> ScoringPlan:
-    """Plan a scoring of a replay's accepted checkpoints.
+def register_scoring(ctx: Context, replay: ReplayFolder, plan: ScoringPlan) -> ScoringFolder:
+    """Give a scoring its number and make it exist.
 
     Raises:
-        UsageError: the replay has no accepted checkpoint, or a finished scoring with this
-            evaluator exists.
-        TaskPackError: more of the task than its evaluator is another than the attempt's.
+        UsageError: another command was faster: a scoring is under way or finished.
     """
-    plan, attempt = load(replay.plan, ReplayPlan), load(replay.attempt.plan, AttemptPlan)
-    if pack.spec != attempt.task:
-        raise TaskPackError(
-            f"{pack.source} is not the task of {replay.attempt.root}",
-            remedy="restore its task.yaml; a corrected evaluator goes into the same file",
-        )
-    state = read_journal(replay.journal, RunKind.REPLAY).state
-    accepted = load(replay.artifacts, Artifacts).accepted() if replay.artifacts.exists() else ()
-    if state is not State.TERMINAL_BEHAVIOR or not accepted:
-        raise UsageError(
-            f"{replay.root} has no accepted checkpoint to score (it is {state})",
-            remedy=f"orch show {plan.run_id[:8]} says what became of it",
-        )
-    evaluator = evaluator_digest(pack)
-    supersedes = _superseded(replay, evaluator)
-    need = pack.spec.resources(Phase.SCORE)
-    return ScoringPlan(
-        run_id=uuid.uuid4().hex,
-        number=0,
-        created=ctx.now(),
-        version=__version__,
-        official=official,
-        relaxations=relaxations(ctx, need, official=official),
-        engine=ctx.engine_record(),
-        image=image_record(ctx, need.image),
-        resources=need,
-        materials=materials(ctx, pack, (Phase.SCORE,)),
-        harness_digest=harness_digest(ctx),
-        runtime=ctx.isolation.runtime,
-        seccomp=ctx.isolation.digest,
-        wall=pack.spec.score.wall,
-        replay_id=plan.run_id,
-        task_digest=attempt.task_digest,
-        evaluator_digest=evaluator,
-        metric=pack.spec.score.metric,
-        direction=pack.spec.score.direction,
-        checkpoints=tuple(
-            PlannedCheckpoint(name=a.name, progress=a.progress, digest=a.digest)
-            for a in accepted
-            if a.progress is not None and a.digest is not None
-        ),
-        reference_run=reference_run,
-        supersedes=supersedes,
-    )
-
-
-def harness_digest(ctx: Context) -> str:
-    """Identify what orch mounts at ``/opt/harness``; byte code left by a test is no part of it."""
-    return manifest_of(ctx.harness, exclude=("__pycache__/",)).digest
-
-
-def evaluator_digest(pack: Pack) -> str:
-    """Identify the evaluator: the folder that the scorer's container gets to see."""
-    mount = pack.script_mount(pack.spec.score.command, "/opt/evaluator")
-    source = mount.source if mount.source.is_dir() else mount.source.parent
-    return tree_digest(source)
-
-
-def _superseded(replay: ReplayFolder, evaluator: str) -> int | None:
-    """Return the number of a finished scoring by another evaluator; refuse one by the same."""
-    older: int | None = None
-    for earlier in replay.scorings():
-        if not earlier.plan.exists():
-            continue
-        state = read_journal(earlier.journal, RunKind.SCORING).state
-        if state not in {State.SCORED, State.INVALID, State.UNSCORABLE}:
-            continue
-        plan = load(earlier.plan, ScoringPlan)
-        if plan.evaluator_digest == evaluator:
-            raise UsageError(
-                f"{earlier.root} is finished; the first finished scoring counts",
-                remedy=f"orch show {plan.run_id[:8]} prints it",
-            )
-        older = plan.number
-    return older
-
-
-def register_scoring(ctx: Context, replay: ReplayFolder, plan: ScoringPlan) -> ScoringFolder:
-    """Give a scoring its number and make it exist."""
     ctx.campaign.require_open()
+    with alone(replay.root):
+        superseded(replay, plan.evaluator_digest)
+        return _register_scoring(ctx, replay, plan)
+
+
+def _register_scoring(ctx: Context, replay: ReplayFolder, plan: ScoringPlan) -> ScoringFolder:
     folder = ScoringFolder(_next(replay.root, "score"))
     final = plan.model_copy(update={"number": number_of(folder.root)})
     ctx.campaign.append(

@@ -9,6 +9,7 @@ from pathlib import Path
 from orchestrator.errors import UsageError
 
 _LOCK = ".supervisor.lock"
+_BEGINNING = ".beginning.lock"
 
 
 @contextmanager
@@ -43,5 +44,16 @@ def is_supervised(root: Path) -> bool:
         return True
     else:
         return False
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Wait for, then hold, the right to begin a run below ``root``; free when its holder dies."""
+    descriptor = os.open(root / _BEGINNING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(descriptor)

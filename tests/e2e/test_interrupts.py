@@ -12,7 +12,7 @@ from orchestrator.cli.progress import Progress
 from orchestrator.errors import InterruptedByOperator, UsageError
 from orchestrator.evidence.supervise import StopRequest
 from orchestrator.pipeline import drive, jobs
-from orchestrator.pipeline.register import pack_of
+from orchestrator.pipeline.plans import pack_of
 from orchestrator.sandbox import PHASE_LABEL
 from orchestrator.storage.layout import AttemptFolder
 from orchestrator.storage.supervisor import supervising

@@ -277,3 +277,20 @@ def test_a_good_patch_is_entered_and_a_bad_one_leaves_no_trace(rig: Rig) -> None
     assert last(attempt, "captured")["origin"] == "operator_patch"
     assert (attempt / "candidate/candidate.patch").read_text() == NOTE
     rig.nothing_left()
+
+
+def test_of_two_replays_at_once_one_begins(rig: Rig) -> None:
+    attempt = rig.explore(rig.pack())
+    racers = [rig.start("replay", attempt) for _ in range(2)]
+    said = [racer.communicate(timeout=120)[1].decode() for racer in racers]
+    assert sorted(racer.returncode for racer in racers) == [0, 64], said
+    assert [path.name for path in sorted(attempt.glob("replay-*"))] == ["replay-001"]
+
+
+def test_of_two_scorings_at_once_one_begins(rig: Rig) -> None:
+    attempt = rig.explore(rig.pack())
+    replay = rig.replay(attempt, "--through", "validate")
+    racers = [rig.start("score", replay) for _ in range(2)]
+    said = [racer.communicate(timeout=120)[1].decode() for racer in racers]
+    assert sorted(racer.returncode for racer in racers) == [0, 64], said
+    assert [path.name for path in sorted(replay.glob("score-*"))] == ["score-001"]
