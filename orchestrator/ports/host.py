@@ -1,0 +1,121 @@
+"""The host: its clock, its size-limited folders, its views of assets, its devices."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """All the time there is. Budgets count on ``boottime_ns``; records carry ``utc``."""
+
+    def utc(self) -> datetime:
+        """Return the wall clock, aware, in UTC."""
+        ...
+
+    def wall_ns(self) -> int:
+        """Return the wall clock in nanoseconds since the epoch (comparable with ctime)."""
+        ...
+
+    def boottime_ns(self) -> int:
+        """Return CLOCK_BOOTTIME: never steps, counts through suspend."""
+        ...
+
+    def boot_id(self) -> str:
+        """Return the kernel's boot id; another one means the host was restarted."""
+        ...
+
+
+class SizeLimit(StrEnum):
+    """How a volume's size is held."""
+
+    LOOP = "allocated_loop_ext4"
+    WATCHED = "watched_folder"
+
+
+class Volume(Protocol):
+    """A writable folder for a container, with a size limit."""
+
+    @property
+    def path(self) -> Path:
+        """The host folder to bind."""
+        ...
+
+    @property
+    def size_limit(self) -> SizeLimit:
+        """How its size is held."""
+        ...
+
+    def used(self) -> int:
+        """Bytes in use (allocated blocks)."""
+        ...
+
+    def outgrown(self) -> bool:
+        """Tell whether it holds more than it should; a volume that cannot never does."""
+        ...
+
+    def close(self) -> None:
+        """Unmount and free what was opened. Calling it twice is fine."""
+        ...
+
+
+class Volumes(Protocol):
+    """Makes size-limited folders."""
+
+    def relaxations(self) -> tuple[str, ...]:
+        """Say what keeps its volumes from being official; empty when nothing does."""
+        ...
+
+    def create(self, folder: Path, size: int, *, owner: tuple[int, int]) -> Volume:
+        """Make an empty folder at ``folder`` that holds at most ``size`` bytes for ``owner``.
+
+        Raises:
+            StorageFullError: the host has not that much to allocate.
+        """
+        ...
+
+    def adopt(self, folder: Path, size: int | None = None) -> Volume | None:
+        """Take over what a supervisor that is gone left open at ``folder``; None if nothing.
+
+        ``size`` is what it was made with, for one whose size is still to be watched.
+        """
+        ...
+
+
+class Views(Protocol):
+    """Gives each container its own read-only sight of folders that several containers see."""
+
+    def relaxations(self) -> tuple[str, ...]:
+        """Say what keeps its views from being official; empty when nothing does."""
+        ...
+
+    def open(self, source: Path, folder: Path) -> Path:
+        """Make the new ``folder`` show what ``source`` holds; return what to bind.
+
+        Raises:
+            InfrastructureError: the host would not.
+        """
+        ...
+
+    def close(self, folder: Path) -> None:
+        """Close every view that was opened right below ``folder``, and remove it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU as the driver names it. ``memory`` in bytes."""
+
+    uuid: str
+    model: str
+    memory: int
+    driver: str
+
+
+class DeviceProbe(Protocol):
+    """What the host can say of its GPUs."""
+
+    def devices(self) -> tuple[Device, ...]:
+        """List the host's GPUs; empty where there is no driver."""
+        ...
