@@ -12,8 +12,9 @@ from orchestrator.domain.container import ContainerSpec, Mount
 from orchestrator.errors import ContainerLeftRunning, InfrastructureError
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.requests import RequestBox
-from orchestrator.ports import Volume
+from orchestrator.ports import SizeLimit, Volume
 from orchestrator.storage.durable import make_folder, write_file, write_json
+from orchestrator.storage.ledger import Reservation
 
 CONTROL_SIZE = 16 * 1024**2
 HARNESS = "/opt/harness"
@@ -53,6 +54,8 @@ class Rooms:
     ctx: Context
     host: Path
     """Folder for what the host writes; see ``host_mounts``."""
+    held: Reservation | None = None
+    """Whose promised disk the volumes use up; None where none was promised."""
     limits: dict[str, str] = field(default_factory=dict)
     scratch: Path | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -84,6 +87,8 @@ class Rooms:
         """Open a size-limited folder that the agent's user owns; closed with the rooms."""
         opened = self.ctx.volumes.create(folder, size, owner=self.ctx.users.agent)
         self._hold(opened)
+        if self.held is not None and opened.size_limit is SizeLimit.LOOP:
+            self.held.allocated(size)
         self.limits[target] = opened.size_limit.value
         return opened
 

@@ -43,6 +43,7 @@ from orchestrator.evidence.taking import (
     problem_with,
     submission,
     take,
+    take_at_the_end,
     violations,
 )
 from orchestrator.evidence.transcript import Transcript
@@ -342,7 +343,8 @@ class _Exploration:
 
     def _take_by_host(self, reason: TerminationReason, watch: Watch | None) -> None:
         """Capture what is there because the exploration is over without a submission."""
-        taken = self._take(watch)
+        place = self.plan, self.pack, self.folder, self.container
+        taken = take_at_the_end(self.ctx, *place, watch)
         found = taken.found
         match found:
             case ProofFailed():

@@ -30,6 +30,7 @@ from orchestrator.storage.campaign import CampaignEvent
 from orchestrator.storage.durable import make_folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.layout import ReplayFolder
+from orchestrator.storage.ledger import Reservation
 from orchestrator.storage.pack import Pack
 
 _NS = 1_000_000_000
@@ -53,7 +54,7 @@ def run(
     pack: Pack,
     folder: ReplayFolder,
     journal: Journal,
-    cpuset: str,
+    held: Reservation,
 ) -> None:
     """Run a candidate formally, collect what it published, and record what it came to.
 
@@ -65,7 +66,7 @@ def run(
         InterruptedByOperator: a person asked for a stop before it began.
         ContainerLeftRunning: asked twice.
     """
-    with Rooms(ctx, host_folder(folder)) as rooms:
+    with Rooms(ctx, host_folder(folder), held) as rooms:
         replay = _Replay(ctx, plan, pack, folder, journal, rooms)
         workspace = rooms.volume(folder.workspace, plan.resources.disk, "/workspace")
         refusal = _lay_workspace(replay, workspace)
@@ -73,7 +74,7 @@ def run(
             journal.append(refusal.event, **refusal.data)
             return
         out = rooms.volume(folder.out, plan.resources.disk, "/out")
-        _conclude(replay, out, _start(replay, cpuset).run())
+        _conclude(replay, out, _start(replay, held.cpuset).run())
 
 
 def resume(

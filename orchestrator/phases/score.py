@@ -38,6 +38,7 @@ from orchestrator.storage.campaign import CampaignEvent
 from orchestrator.storage.durable import make_folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.layout import CheckpointScore, ScoringFolder
+from orchestrator.storage.ledger import Reservation
 from orchestrator.storage.pack import Pack
 from orchestrator.storage.receipt_folder import write_complete
 from receipts.canonical import sha256_hex
@@ -67,7 +68,7 @@ def run(
     pack: Pack,
     folder: ScoringFolder,
     journal: Journal,
-    cpuset: str,
+    held: Reservation,
     crashes: Mapping[str, int],
 ) -> Outcome:
     """Score every planned checkpoint and write the aggregate.
@@ -79,7 +80,7 @@ def run(
         InfrastructureError: an evaluation crashed; nothing but this scoring has failed.
         AssetMismatchError: a checkpoint is not the one the validator accepted.
     """
-    with Rooms(ctx, folder.logs / "host") as rooms:
+    with Rooms(ctx, folder.logs / "host", held) as rooms:
         rooms.open_scratch(folder.root / "scratch", CONTROL_SIZE)
         need = plan.resources
         scoring = _Scoring(
@@ -98,7 +99,7 @@ def run(
                 argv=script_argv(pack.spec.score.command, EVALUATOR),
                 mounts=(pack.script_mount(pack.spec.score.command, EVALUATOR),),
                 env={"ORCH_REFERENCE_RUN": "1"} if plan.reference_run else {},
-                cpuset=cpuset,
+                cpuset=held.cpuset,
                 output=OUTPUT,
                 log_mode=0o600,
             ),

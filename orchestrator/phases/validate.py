@@ -25,6 +25,7 @@ from orchestrator.lifecycle.machine import Event
 from orchestrator.sandbox import script_argv
 from orchestrator.storage.durable import make_folder
 from orchestrator.storage.layout import ReplayFolder
+from orchestrator.storage.ledger import Reservation
 from orchestrator.storage.pack import Pack
 
 OUTPUT = "validation.json"
@@ -55,7 +56,7 @@ def run(
     pack: Pack,
     folder: ReplayFolder,
     collected: Mapping[str, Any],
-    cpuset: str,
+    held: Reservation,
 ) -> Outcome:
     """Judge what a replay published and write ``artifacts.json``.
 
@@ -67,14 +68,14 @@ def run(
     """
     task = pack.spec
     need = task.resources(Phase.VALIDATE)
-    with Rooms(ctx, folder.logs / "validate-host") as rooms:
+    with Rooms(ctx, folder.logs / "validate-host", held) as rooms:
         rooms.open_scratch(_scratch(folder), CONTROL_SIZE)
         validation = _Validation(
             ctx=ctx,
             plan=plan,
             task=task,
             folder=folder,
-            check=_check(ctx, plan, pack, need, cpuset),
+            check=_check(ctx, plan, pack, need, held.cpuset),
             rooms=rooms,
             deadline_ns=ctx.clock.boottime_ns() + int(task.validate_.total_wall * _NS),
         )

@@ -22,6 +22,7 @@ from orchestrator.errors import (
     StorageFullError,
 )
 from orchestrator.evidence.context import Context, Outcome
+from orchestrator.evidence.rooms import CONTROL_SIZE
 from orchestrator.lifecycle.machine import Event, State, is_terminal
 from orchestrator.phases import explore, gate, replay, score, submit, validate
 from orchestrator.pipeline.finish import finish_attempt, finish_replay, finish_scoring
@@ -100,14 +101,14 @@ def drive_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
     need = plan.resources
     with _supervised(ctx, folder, plan) as journal:
         journal.append(Event.GATE_STARTED)
-        # Workspace, /out, and the collected copy of what /out may hold.
+        # Workspace, /out, the collected copy of what /out may hold, and validators' output.
         phases = (Phase.REPLAY, Phase.VALIDATE)
-        with gate.passed(ctx, plan, phases, folder.gate, 3 * need.disk) as held:
+        with gate.passed(ctx, plan, phases, folder.gate, 3 * need.disk + CONTROL_SIZE) as held:
             journal.append(Event.GATE_PASSED, cpuset=held.cpuset)
-            replay.run(ctx, plan, pack, folder, journal, held.cpuset)
+            replay.run(ctx, plan, pack, folder, journal, held)
             collected = journal.view.last(Event.COLLECTED)
             if journal.state is State.COLLECTED and collected is not None:
-                _append(journal, validate.run(ctx, plan, pack, folder, collected.data, held.cpuset))
+                _append(journal, validate.run(ctx, plan, pack, folder, collected.data, held))
     return _ended(journal, folder)
 
 
@@ -142,8 +143,8 @@ def _validate_again(
         container.remove()
     validate.clear(ctx, folder)
     evidence = folder.root / "gate-validate.json"
-    with gate.passed(ctx, plan, (Phase.VALIDATE,), evidence, 0) as held:
-        _append(journal, validate.run(ctx, plan, pack, folder, collected.data, held.cpuset))
+    with gate.passed(ctx, plan, (Phase.VALIDATE,), evidence, CONTROL_SIZE) as held:
+        _append(journal, validate.run(ctx, plan, pack, folder, collected.data, held))
 
 
 def drive_checkpoints(ctx: Context, folder: ReplayFolder, pack: Pack, entered: Outcome) -> State:
@@ -151,8 +152,8 @@ def drive_checkpoints(ctx: Context, folder: ReplayFolder, pack: Pack, entered: O
     plan = load(folder.plan, ReplayPlan)
     with _supervised(ctx, folder, plan) as journal:
         _append(journal, entered)
-        with gate.passed(ctx, plan, (Phase.VALIDATE,), folder.gate, 0) as held:
-            _append(journal, validate.run(ctx, plan, pack, folder, entered.data, held.cpuset))
+        with gate.passed(ctx, plan, (Phase.VALIDATE,), folder.gate, CONTROL_SIZE) as held:
+            _append(journal, validate.run(ctx, plan, pack, folder, entered.data, held))
     return _ended(journal, folder)
 
 
@@ -167,10 +168,10 @@ def drive_scoring(ctx: Context, folder: ScoringFolder, pack: Pack) -> State:
     evidence = folder.root / "gate.json"
     with _supervised(ctx, folder, plan) as journal:
         journal.append(Event.GATE_STARTED)
-        with gate.passed(ctx, plan, (Phase.SCORE,), evidence, plan.resources.disk) as held:
+        with gate.passed(ctx, plan, (Phase.SCORE,), evidence, CONTROL_SIZE) as held:
             journal.append(Event.GATE_PASSED, cpuset=held.cpuset)
             outcome = score.run(
-                ctx, plan, pack, folder, journal, held.cpuset, crashes_before(folder, plan)
+                ctx, plan, pack, folder, journal, held, crashes_before(folder, plan)
             )
             _append(journal, outcome)
             ctx.campaign.append(

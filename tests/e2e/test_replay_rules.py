@@ -19,6 +19,7 @@ from tests.e2e.rig import (
     Rig,
     events,
     final,
+    has,
     kill_group,
     last,
     snapshot,
@@ -294,3 +295,18 @@ def test_of_two_scorings_at_once_one_begins(rig: Rig) -> None:
     said = [racer.communicate(timeout=120)[1].decode() for racer in racers]
     assert sorted(racer.returncode for racer in racers) == [0, 64], said
     assert [path.name for path in sorted(replay.glob("score-*"))] == ["score-001"]
+
+
+def test_disk_that_is_allocated_is_promised_no_more(rig: Rig) -> None:
+    attempt = rig.explore(rig.pack(run="read -r _ < <(sleep 600)\n"))
+    replay = attempt / "replay-001"
+    with rig.context() as ctx, rig.start("replay", attempt) as running:
+        until(lambda: has(replay, "run_started"))
+        promised = [held.disk for held in ctx.ledger.held()]
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
+        assert running.returncode == 130
+        assert not ctx.ledger.held()
+    disk, control = 32 * 1024**2, 16 * 1024**2
+    # Workspace and /out are allocated; the collected copy and the validators' output are to come.
+    assert promised == [disk + control]
