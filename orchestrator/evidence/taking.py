@@ -66,6 +66,26 @@ def take(
     return Taken(found, accepted_at, (frozen - before) / 1e6)
 
 
+def take_at_the_end(
+    ctx: Context,
+    plan: AttemptPlan,
+    pack: Pack,
+    folder: AttemptFolder,
+    container: Container,
+    watch: Watch | None,
+) -> Taken:
+    """Capture a workspace that nobody will mend: what a frozen process spoils goes with it.
+
+    A process keeps a lease on a file while it is frozen, and the file cannot be opened.
+    """
+    taken = take(ctx, plan, pack, folder, container, watch)
+    if watch is None or not isinstance(taken.found, ProofFailed):
+        return taken
+    watch.settle()
+    watch.note(Sign.CAPTURED_AFTER_KILL)
+    return take(ctx, plan, pack, folder, container, None)
+
+
 def keep(folder: AttemptFolder) -> Path:
     """Keep the raw workspace where nothing will be submitted from it."""
     kept = folder.root / "kept"

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_REFUSALS = frozenset({errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.ENXIO})
+_REFUSALS = frozenset(
+    # EAGAIN: its owner holds a lease on it, and we do not wait for that.
+    {errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.ENXIO, errno.EAGAIN}
+)
 
 
 def read_untrusted(folder: Path, name: str, *, max_bytes: int) -> bytes | None:

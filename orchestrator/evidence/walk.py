@@ -105,11 +105,13 @@ def open_file(folder: int, name: bytes, status: os.stat_result) -> int:
 
     Raises:
         PermissionError: it may not be read.
-        TreeChangedError: something else lies there now.
+        TreeChangedError: something else lies there now, or a process holds a lease on it.
     """
     try:
         descriptor = os.open(name, _FILE, dir_fd=folder)
     except OSError as error:
+        if error.errno == errno.EAGAIN:  # the kernel breaks a lease after 45 s; we do not wait
+            raise TreeChangedError(f"{name!r} is held by a lease of a process") from error
         raise _changed(error, name) from error
     now = os.fstat(descriptor)
     if (now.st_dev, now.st_ino) != (status.st_dev, status.st_ino):
