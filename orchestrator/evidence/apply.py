@@ -88,9 +88,21 @@ def copy_pristine(
         StorageFullError: no space under ``target``.
     """
     manifest = manifest_of(pristine, exclude=exclude)
-    with closing(TreeReader(pristine)) as reader:
-        write_files(target, manifest.entries, partial(_copy, reader), owner=owner)
+    copy_files(pristine, manifest, target, owner=owner)
     return manifest
+
+
+def copy_files(
+    source: Path, manifest: Manifest, target: Path, *, owner: tuple[int, int] | None = None
+) -> None:
+    """Copy what a manifest of ``source`` lists into an empty folder.
+
+    Raises:
+        TreeChangedError: it changed while it was copied.
+        StorageFullError: no space under ``target``.
+    """
+    with closing(TreeReader(source)) as reader:
+        write_files(target, manifest.entries, partial(_copy, reader), owner=owner)
 
 
 def apply(

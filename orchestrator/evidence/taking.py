@@ -7,11 +7,11 @@ from orchestrator.domain.attempt import SubmissionOrigin, TerminationReason
 from orchestrator.domain.outcome import Sign
 from orchestrator.domain.records import AttemptPlan, LeftOutRecord, Submission, ViolationRecord
 from orchestrator.errors import InfrastructureError
-from orchestrator.evidence.apply import copy_pristine
+from orchestrator.evidence.apply import copy_files
 from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed, capture
 from orchestrator.evidence.context import Context, Outcome
 from orchestrator.evidence.supervise import Watch
-from orchestrator.evidence.tree import encode_path
+from orchestrator.evidence.tree import encode_path, manifest_of
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Container
 from orchestrator.storage.durable import make_folder
@@ -86,12 +86,17 @@ def take_at_the_end(
     return take(ctx, plan, pack, folder, container, None)
 
 
-def keep(folder: AttemptFolder) -> Path:
-    """Keep the raw workspace where nothing will be submitted from it."""
+def keep(folder: AttemptFolder, size: int) -> Path:
+    """Keep the raw workspace where nothing will be submitted from it.
+
+    A copy has no holes and no second names of a file: what it would hold beyond ``size`` bytes,
+    which is all that the workspace had, is left out.
+    """
     kept = folder.root / "kept"
     make_folder(kept, exist_ok=True)
     make_folder(kept / "workspace")
-    copy_pristine(folder.workspace, kept / "workspace", exclude=())
+    manifest = manifest_of(folder.workspace, max_bytes=size, leave_large=True)
+    copy_files(folder.workspace, manifest, kept / "workspace")
     return kept
 
 

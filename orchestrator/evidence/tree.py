@@ -46,6 +46,7 @@ class Reason(StrEnum):
     NESTED_REPOSITORY = "nested_repository"
     MODE_BITS = "mode_bits"
     TOO_DEEP = "too_deep"
+    TOO_LARGE = "too_large"
     UNREADABLE = "unreadable"
 
 
@@ -163,15 +164,25 @@ class Rules:
 
 
 def manifest_of(
-    root: Path, *, exclude: tuple[str, ...] = (), max_bytes: int | None = None
+    root: Path,
+    *,
+    exclude: tuple[str, ...] = (),
+    max_bytes: int | None = None,
+    leave_large: bool = False,
 ) -> Manifest:
     """Read a workspace as git could carry it; the rest is listed in ``left_out``.
 
+    Args:
+        root: the workspace.
+        exclude: names to leave out.
+        max_bytes: how much it may hold, by apparent sizes, so that holes and second names count.
+        leave_large: leave out what would be more than that, instead of raising.
+
     Raises:
-        TreeTooLargeError: apparent sizes add up to more than ``max_bytes``; found before reading.
+        TreeTooLargeError: it holds more than ``max_bytes``; found before that much is read.
         TreeChangedError: the tree changed while it was read.
     """
-    return _Scan(Rules(exclude), max_bytes, for_git=True).run(root)
+    return _Scan(Rules(exclude), max_bytes, for_git=True, leave_large=leave_large).run(root)
 
 
 def tree_digest(root: Path) -> str:
@@ -240,9 +251,12 @@ def chunks_of(descriptor: int, size: int) -> Iterator[bytes]:
 class _Scan:
     """One reading of a tree."""
 
-    def __init__(self, rules: Rules, max_bytes: int | None, *, for_git: bool) -> None:
+    def __init__(
+        self, rules: Rules, max_bytes: int | None, *, for_git: bool, leave_large: bool = False
+    ) -> None:
         self._rules = rules
         self._max_bytes = max_bytes
+        self._leave_large = leave_large
         self._for_git = for_git
         self._size = 0
         self._entries: list[Entry] = []
@@ -301,7 +315,11 @@ class _Scan:
     def _take_file(self, found: Found) -> None:
         self._size += found.status.st_size
         if self._max_bytes is not None and self._size > self._max_bytes:
-            raise TreeTooLargeError(self._size)
+            if not self._leave_large:
+                raise TreeTooLargeError(self._size)
+            self._size -= found.status.st_size
+            self._leave_out(found, Reason.TOO_LARGE)
+            return
         try:
             descriptor = open_file(found.folder, found.name, found.status)
         except PermissionError:

@@ -93,7 +93,7 @@ def run(
         phase=Phase.EXPLORE,
         cpus=need.cpus,
         memory=need.memory,
-        disk=2 * need.disk,
+        disk=3 * need.disk,  # /workspace, /out, and what is kept of a refused one
         disk_folder=folder.root,
     )
     with ctx.ledger.reserve(claim) as held, Rooms(ctx, host_folder(folder)) as rooms:
@@ -343,17 +343,16 @@ class _Exploration:
 
     def _take_by_host(self, reason: TerminationReason, watch: Watch | None) -> None:
         """Capture what is there because the exploration is over without a submission."""
-        place = self.plan, self.pack, self.folder, self.container
-        taken = take_at_the_end(self.ctx, *place, watch)
+        taken = take_at_the_end(self.ctx, self.plan, self.pack, self.folder, self.container, watch)
         found = taken.found
         match found:
             case ProofFailed():
-                kept = keep(self.folder)
+                kept = keep(self.folder, self.plan.resources.disk)
                 raise InfrastructureError(
                     f"capture_failed: {found.reason}", remedy=f"the workspace is kept in {kept}"
                 )
             case PolicyRefused():
-                keep(self.folder)
+                keep(self.folder, self.plan.resources.disk)
                 self.outcome = declined(reason, "policy", violations(found))
             case Capture() if found.is_empty:
                 self.outcome = declined(reason, "empty")
@@ -384,7 +383,7 @@ class _Exploration:
             message = f"interrupted after {ending.facts.duration_s:.0f} s"
             return Outcome(Event.OPERATOR, {"reason": reason, "message": message, **seen})
         if self.outcome is None and ending.host_facts:
-            keep(self.folder)
+            keep(self.folder, self.plan.resources.disk)
             facts = sorted(ending.host_facts)
             return Outcome(
                 Event.INFRASTRUCTURE,

@@ -244,6 +244,8 @@ def _collect(replay: _Replay, out: Volume) -> Outcome:
     remove_tree(folder.checkpoints)  # what a collection that was cut off has left
     make_folder(folder.checkpoints)
     rows: list[dict[str, Any]] = []
+    # A copy has no holes and no second names of a file; all together get what /out had.
+    left = replay.plan.resources.disk
     _note_forgeries(replay, out.path, "")
     for numbered in found[:MAX_EXAMINED]:
         name = numbered.name.decode("ascii")
@@ -251,10 +253,11 @@ def _collect(replay: _Replay, out: Volume) -> Outcome:
         got = collect_one(
             out.path / "checkpoints" / name,
             folder.checkpoints / name,
-            max_bytes=replay.plan.resources.disk,
+            max_bytes=left,
         )
         row: dict[str, Any] = {"name": name, "progress": numbered.progress}
         if isinstance(got, Collected):
+            left -= got.bytes
             row |= {"digest": got.digest, "size": got.bytes, "files": got.files}
         else:
             row |= {"refused": got.reason.value, "where": got.path}
