@@ -22,7 +22,7 @@ from orchestrator.domain.roles import Phase
 from orchestrator.errors import ContainerLostError
 from orchestrator.evidence.context import Context
 from orchestrator.pipeline import jobs
-from orchestrator.ports import Container, ContainerEngine
+from orchestrator.ports import Container, ContainerEngine, LogSink, Views
 from orchestrator.sandbox import INSTANCE_LABEL, PHASE_LABEL
 from tests.e2e.rig import PUBLISH, Rig, until
 
@@ -70,6 +70,41 @@ class Recorder(ContainerEngine):
         self._engine.close()
 
 
+class RecordedViews(Views):
+    """The real views; it remembers what each one shows, for the host closes its side early."""
+
+    def __init__(self, views: Views) -> None:
+        self._views = views
+        self.sources: dict[Path, Path] = {}
+
+    @override
+    def relaxations(self) -> tuple[str, ...]:
+        return self._views.relaxations()
+
+    @override
+    def open(self, source: Path, folder: Path) -> Path:
+        view = self._views.open(source, folder)
+        self.sources[view] = source
+        return view
+
+    @override
+    def close(self, folder: Path) -> None:
+        self._views.close(folder)
+
+    def again(self, spec: ContainerSpec, folder: Path) -> ContainerSpec:
+        """Describe the same container with views opened anew below ``folder``."""
+        mounts = []
+        for number, mount in enumerate(spec.mounts):
+            view = next((v for v in self.sources if mount.source.is_relative_to(v)), None)
+            if view is not None:
+                opened = self._views.open(self.sources[view], folder / str(number))
+                source = opened / mount.source.relative_to(view)
+                mounts.append(dataclasses.replace(mount, source=source))
+            else:
+                mounts.append(mount)
+        return dataclasses.replace(spec, mounts=tuple(mounts))
+
+
 class Unheard:
     """Takes output and forgets it."""
 
@@ -85,6 +120,7 @@ class Held:
     phase: Phase
     container: Container
     spec: ContainerSpec
+    views: RecordedViews
 
     @property
     def user(self) -> str:
@@ -99,16 +135,18 @@ class Held:
         return self.execute(("bash", "-c", command)).output.decode("utf-8", "replace")
 
     @contextmanager
-    def twin(self, *argv: str) -> Iterator[Container]:
+    def twin(self, *argv: str, sink: LogSink | None = None) -> Iterator[Container]:
         """A further container of the same description, started."""
         name = f"orch-test-{uuid.uuid4().hex[:12]}"
+        views = self.ctx.runs.root / name
         spec = dataclasses.replace(self.spec, name=name, argv=argv or self.spec.argv)
-        made = self.ctx.engine.create(spec)
+        made = self.ctx.engine.create(self.views.again(spec, views))
         try:
-            made.start(Unheard())
+            made.start(sink or Unheard())
             yield made
         finally:
             made.remove()
+            self.views.close(views)
 
 
 def run_in(
@@ -153,7 +191,8 @@ def run_held(rig: Rig, look: Callable[[Held], Any], *, run: str = "", **changes:
     failures: list[BaseException] = []
     with rig.context() as plain:
         engine = Recorder(plain.engine)
-        ctx = dataclasses.replace(plain, engine=engine)
+        views = RecordedViews(plain.views)
+        ctx = dataclasses.replace(plain, engine=engine, views=views)
         loaded, plan = jobs.plan_explore(
             ctx, pack, agent="scripted", model="none", effort="none", official=False
         )
@@ -189,7 +228,7 @@ def run_held(rig: Rig, look: Callable[[Held], Any], *, run: str = "", **changes:
 
             container = until(running)
             assert container is not None
-            held = Held(ctx, phase, container, engine.specs[container.id])
+            held = Held(ctx, phase, container, engine.specs[container.id], views)
             try:
                 found[phase] = look(held)
             except BaseException:

@@ -3,12 +3,11 @@
 An OPEN is allowed only where docs/security.md says so, with the reason, for that phase.
 """
 
-import dataclasses
 import json
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -135,17 +134,10 @@ def bounded_memory(held: Held) -> Finding:
 
 def bounded_log(held: Held, folder: Path) -> Finding:
     """Neither the engine's copy of the output nor ours outgrows its limit."""
-    name = f"{held.spec.name}-flood"
     argv = ("bash", "-c", BY_ID["res-logflood"].command)
-    container = held.ctx.engine.create(dataclasses.replace(held.spec, name=name, argv=argv))
-    log = CappedLog(folder)
-    try:
-        container.start(log)
+    with closing(CappedLog(folder)) as log, held.twin(*argv, sink=log) as container:
         assert container.wait(120) is not None
         engine = log_size(container.id)
-    finally:
-        log.close()
-        container.remove()
     ours = sum(file.stat().st_size for file in folder.iterdir())
     return safe_if(0 < engine <= 2 * 1024**2 and 0 < ours <= 2 * held.spec.limits.log)
 
