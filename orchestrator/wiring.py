@@ -59,7 +59,7 @@ def users() -> Users:
     return Users(agent=(os.getuid(), os.getgid()))
 
 
-def isolation(settings: Settings, kind: str, abilities: HostAbilities) -> Isolation:
+def isolation(settings: Settings, abilities: HostAbilities) -> Isolation:
     """Choose runtime and system call filter.
 
     Raises:
@@ -70,8 +70,7 @@ def isolation(settings: Settings, kind: str, abilities: HostAbilities) -> Isolat
     if not abilities.seccomp:
         chosen = Isolation(settings.runtime)
     else:
-        # Docker takes the filter's text, Podman the name of its file.
-        filter_ = str(profile) if kind == "podman" else json.dumps(json.loads(text))
+        filter_ = str(profile) if abilities.filter_by_name else json.dumps(json.loads(text))
         digest = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
         chosen = Isolation(settings.runtime, filter_, digest)
     chosen.require(abilities)
@@ -105,7 +104,6 @@ def context(
     from receipts.keys import load_or_create, publish
 
     clock, found = system_clock(), engine(settings)
-    kind = found.identity().kind
     abilities = found.abilities()
     runs = RunsFolder(settings.runs)
     with folder_faults("the runs folder", settings.runs, "name another: --runs, or ORCH_RUNS"):
@@ -129,7 +127,7 @@ def context(
         engine=found,
         volumes=open_volumes(),
         views=open_views(settings.assets),
-        isolation=isolation(settings, kind, abilities),
+        isolation=isolation(settings, abilities),
         store=GitTreeStore(),
         clock=clock,
         devices=NoDevices(),

@@ -20,6 +20,7 @@ from docker import APIClient
 from docker.constants import MINIMUM_DOCKER_API_VERSION
 from docker.errors import DockerException
 
+from orchestrator.adapters.docker_dialect import Dialect, dialect_of
 from orchestrator.adapters.engine_process import START_REMEDY, incarnation_of
 from orchestrator.errors import ContainerLostError, EngineUnavailableError, InfrastructureError
 
@@ -41,6 +42,9 @@ _NONE: Query = MappingProxyType({})
 _ERROR_OF_STATUS: Mapping[int, type[InfrastructureError]] = {
     requests.codes.not_found: ContainerLostError,
     requests.codes.conflict: ConflictError,
+}
+_ERROR_OF_CAUSE: Mapping[str, type[InfrastructureError]] = {
+    "container state improper": ConflictError,  # Podman's, with status 500
 }
 
 
@@ -109,6 +113,11 @@ class DockerApi:
                 return client.version(api_version=False)
             finally:
                 client.close()
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """How this kind of engine wants to be spoken to."""
+        return dialect_of(self.version)
 
     @cached_property
     def _client(self) -> APIClient:
@@ -187,8 +196,10 @@ class DockerApi:
             return response
         with response:
             said = response.text.strip()
-        error = _ERROR_OF_STATUS.get(response.status_code, InfrastructureError)
-        raise error(f"{method} {path}: {_message(said)}")
+        told = _refusal(said)
+        by_cause = _ERROR_OF_CAUSE.get(told.get("cause", ""), InfrastructureError)
+        error = _ERROR_OF_STATUS.get(response.status_code, by_cause)
+        raise error(f"{method} {path}: {told['message']}")
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -206,8 +217,10 @@ def _spell(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _message(answer: str) -> str:
+def _refusal(answer: str) -> dict[str, str]:
+    """Read why the engine refused: a ``message`` always, a ``cause`` from Podman."""
     try:
-        return str(json.loads(answer)["message"])
-    except (ValueError, LookupError, TypeError):
-        return answer
+        told = json.loads(answer)
+        return {"message": str(told["message"]), "cause": str(told.get("cause", ""))}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {"message": answer}

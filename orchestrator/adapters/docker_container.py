@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing_extensions import override
 
 from orchestrator.adapters.background import in_background
-from orchestrator.adapters.cgroup_memory import UNREADABLE, memory_of
+from orchestrator.adapters.cgroup import UNREADABLE, ContainerGroup, group_of
 from orchestrator.adapters.docker_api import ConflictError, DockerApi
 from orchestrator.adapters.docker_exec import CappedOutput, Command, run
 from orchestrator.adapters.docker_terminal import join_terminal
@@ -42,7 +42,7 @@ class DockerContainer(Container):
         self._name = name
         self._labels = MappingProxyType(dict(labels))
         self._watch: Watch | None = None
-        self._pid = 0
+        self._group: ContainerGroup | None = None
         self._last_memory = UNREADABLE
         self._memory_at_oom = UNREADABLE
 
@@ -85,8 +85,9 @@ class DockerContainer(Container):
             sink,
             status=status,
             incarnation=incarnation,
-            on_start=self._note_pid_early,
+            on_start=self._find_group_early,
             on_oom=self._note_memory_at_oom,
+            on_death=self._died_of_memory,
         )
         return self._watch
 
@@ -132,6 +133,8 @@ class DockerContainer(Container):
 
     @override
     def kill(self, signal: str = "KILL") -> None:
+        if self._watch is not None:
+            self._watch.note_sent(signal)
         try:
             self._call("kill", signal=signal)
         except ContainerLostError:
@@ -161,6 +164,9 @@ class DockerContainer(Container):
 
     @override
     def processes(self) -> tuple[ContainerProcess, ...]:
+        if not self._api.dialect.lists_processes:
+            group = self._find_group()
+            return () if group is None else group.processes()
         try:
             listed = self._api.call(
                 "GET", f"/containers/{self._id}/top", query={"ps_args": "-eo pid,ppid,uid,args"}
@@ -174,9 +180,8 @@ class DockerContainer(Container):
 
     @override
     def memory(self) -> MemoryUse:
-        if not self._pid:
-            self._note_pid()
-        now = memory_of(self._pid, self._id)
+        group = self._find_group()
+        now = UNREADABLE if group is None else group.memory()
         if now.peak is not None:
             self._last_memory = now
             return now
@@ -191,17 +196,28 @@ class DockerContainer(Container):
             limit_reached=reached if at_oom.limit_reached is None else at_oom.limit_reached,
         )
 
-    def _note_pid(self) -> None:
-        self._pid = self.state().pid
+    def _find_group(self) -> ContainerGroup | None:
+        if self._group is None:
+            self._group = group_of(self.state().pid, self._id)
+        return self._group
 
-    def _note_pid_early(self) -> None:
-        """Be ready for ``_note_memory_at_oom``; a container gone by now has no memory to read."""
+    def _find_group_early(self) -> None:
+        """Be ready for an OOM kill; a container gone by now has no memory to read."""
         with contextlib.suppress(InfrastructureError, EngineUnavailableError):
-            self._note_pid()
+            self._find_group()
 
     def _note_memory_at_oom(self) -> None:
         """Read in haste: the cgroup goes with the container, often within milliseconds."""
-        self._memory_at_oom = memory_of(self._pid, self._id)
+        if self._group is not None:
+            self._memory_at_oom = self._group.memory()
+
+    def _died_of_memory(self) -> bool:
+        """Look, where the engine lets the cgroup outlive the processes, for what it did not say."""
+        last = UNREADABLE if self._group is None else self._group.memory()
+        if not last.oom_kills:
+            return bool(self._last_memory.oom_kills)
+        self._memory_at_oom = last
+        return True
 
     @override
     def changes(self) -> tuple[str, ...]:

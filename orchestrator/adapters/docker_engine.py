@@ -51,14 +51,12 @@ class DockerEngine(ContainerEngine):
     @override
     def identity(self) -> EngineIdentity:
         incarnation, info = self._info()
-        components = self._api.version.get("Components") or ()
-        names = " ".join(component["Name"] for component in components).lower()
         return EngineIdentity(
-            engine_id=info["ID"],
+            engine_id=self._api.dialect.engine_id(info),
             version=info["ServerVersion"],
             address=self._api.address,
             incarnation=incarnation,
-            kind="podman" if "podman" in names else "docker",
+            kind=self._api.dialect.kind,
         )
 
     @override
@@ -76,6 +74,8 @@ class DockerEngine(ContainerEngine):
             seccomp="name=seccomp" in security,
             rootless="name=rootless" in security,
             storage_driver=info["Driver"],
+            filter_by_name=self._api.dialect.filter_by_name,
+            lacks=self._api.dialect.lacks,
         )
 
     def _info(self) -> tuple[str, dict[str, Any]]:
@@ -128,9 +128,12 @@ class DockerEngine(ContainerEngine):
 
     @override
     def create(self, spec: ContainerSpec) -> Container:
+        if not self._api.dialect.refuses_absent_sources:
+            _require_sources(spec)
         try:
+            body = create_body(spec, self._api.dialect)
             made = self._api.call(
-                "POST", "/containers/create", query={"name": spec.name}, body=create_body(spec)
+                "POST", "/containers/create", query={"name": spec.name}, body=body
             )
         except ContainerLostError as error:  # what the engine does not know here is the image
             raise InfrastructureError(
@@ -151,6 +154,12 @@ class DockerEngine(ContainerEngine):
     @override
     def close(self) -> None:
         self._api.close()
+
+
+def _require_sources(spec: ContainerSpec) -> None:
+    absent = [str(mount.source) for mount in spec.mounts if not mount.source.exists()]
+    if absent:
+        raise InfrastructureError(f"container {spec.name}: there is no {', '.join(absent)}")
 
 
 def _regular_files(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:

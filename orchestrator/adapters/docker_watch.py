@@ -1,7 +1,8 @@
 """Sees one container to its end: output, events and exit, whatever happens to the connection."""
 
 import signal
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from contextlib import closing
 from dataclasses import replace
@@ -21,12 +22,22 @@ from orchestrator.ports import LogSink
 
 Answer = TypeVar("Answer")
 
+UNNAMED_SIGNAL = "unnamed"
+"""Stands for a signal of somebody else's, where the engine tells of it but not which it was."""
+
 _DRAIN_S = 10.0  # output still on its way when the container has ended
 _LAST_EVENTS_S = 2.0  # the `die` event follows the end at once
 _OOM_REPORT_S = 0.5
 _KILLED = 128 + signal.SIGKILL
 _FIRST_RETRY_S = 0.1
 _LAST_RETRY_S = 5.0
+_STATUS: Mapping[str, ContainerStatus] = {
+    **{status.value: status for status in ContainerStatus},
+    "configured": ContainerStatus.CREATED,  # these are Podman's words
+    "initialized": ContainerStatus.CREATED,
+    "stopping": ContainerStatus.RUNNING,
+    "stopped": ContainerStatus.EXITED,
+}
 _NOT_ENDED = frozenset({ContainerStatus.CREATED, ContainerStatus.RUNNING, ContainerStatus.PAUSED})
 
 
@@ -38,7 +49,7 @@ def inspect(api: DockerApi, container_id: str) -> ContainerState:
         EngineUnavailableError: the engine does not answer.
     """
     state = api.call("GET", f"/containers/{container_id}/json")["State"]
-    status = ContainerStatus(state["Status"])
+    status = _STATUS[state["Status"]]
     return ContainerState(
         status=status,
         exit_code=None if status in _NOT_ENDED else state["ExitCode"],
@@ -65,6 +76,8 @@ class Watch:
         incarnation: the engine process that started the container; "" when unknowable.
         on_start: called as soon as the engine reports its start.
         on_oom: called as soon as the engine reports an out-of-memory kill inside.
+        on_death: called as soon as the engine reports its end; tells whether the kernel counted an
+            out-of-memory kill inside, which some engines do not report.
     """
 
     def __init__(
@@ -77,6 +90,7 @@ class Watch:
         incarnation: str,
         on_start: Callable[[], None],
         on_oom: Callable[[], None],
+        on_death: Callable[[], bool],
     ) -> None:
         self._api = api
         self._id = container_id
@@ -84,7 +98,9 @@ class Watch:
         self._incarnation = incarnation
         self._on_start = on_start
         self._on_oom = on_oom
+        self._on_death = on_death
         self._signals: dict[int, str] = {}
+        self._sent: deque[str] = deque()
         self._died = Event()
         self._out_of_memory = Event()
         self._closed = Event()
@@ -110,6 +126,10 @@ class Watch:
         if reader.done():
             reader.result()
         return end.result() if end.done() else None
+
+    def note_sent(self, signal: str) -> None:
+        """Say that we are about to send ``signal``: not every engine names those it sends."""
+        self._sent.append(signal)
 
     def close(self) -> None:
         """Stop watching; the container is left as it is."""
@@ -235,17 +255,24 @@ class Watch:
     def _take(self, event: dict[str, Any]) -> None:
         match event["Action"]:
             case "kill":
-                number = event["Actor"]["Attributes"]["signal"]
-                self._signals[event["timeNano"]] = _signal_name(number)
+                number = event["Actor"]["Attributes"].get("signal")
+                name = self._unnamed() if number is None else _signal_name(number)
+                self._signals[event["timeNano"]] = name
             case "start":
                 self._on_start()
             case "oom":
                 self._on_oom()
                 self._out_of_memory.set()
             case "die":
+                if self._on_death():
+                    self._out_of_memory.set()
                 self._died.set()
             case _:
                 pass
+
+    def _unnamed(self) -> str:
+        """Name a signal that the engine does not: ours come in the order in which we sent them."""
+        return self._sent.popleft() if self._sent else UNNAMED_SIGNAL
 
 
 def _signal_name(number: str) -> str:

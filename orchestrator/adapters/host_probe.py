@@ -95,6 +95,11 @@ def _rights(host: HostProbe) -> Finding:
     return _limited_unless(not host.can.rootless, "runs as root", "runs without root")
 
 
+def _kind(host: HostProbe) -> Finding:
+    kind, lacks = host.identity.kind, host.can.lacks
+    return _limited_unless(not lacks, kind, f"{kind}: {'; '.join(lacks)}")
+
+
 def _limits(host: HostProbe) -> Finding:
     can = host.can
     wanted = {
@@ -233,6 +238,7 @@ CHECKS: tuple[Check, ...] = (
         Exit.ENGINE_UNAVAILABLE,
     ),
     Check("engine rights", _rights, "official results need an engine that runs as root"),
+    Check("engine kind", _kind, "official results need Docker Engine: point DOCKER_HOST at one"),
     Check("limits", _limits, "see the kernel's cgroup and swapaccount boot options"),
     Check("runtime", _runtime, "install runc"),
     Check("size-limited volumes", _volumes, "run as root on Linux with e2fsprogs and util-linux"),

@@ -165,7 +165,12 @@ class EngineIdentity:
 
 @dataclass(frozen=True, slots=True)
 class HostAbilities:
-    """What this host's engine can do; what is False is said in the receipt as a relaxation."""
+    """What this host's engine can do; what is False is said in the receipt as a relaxation.
+
+    Attributes:
+        filter_by_name: it takes a system call filter as the name of a file, not as its text.
+        lacks: what else this kind of engine cannot do, each as a phrase for people.
+    """
 
     cpus: int
     memory: int
@@ -177,3 +182,5 @@ class HostAbilities:
     seccomp: bool
     rootless: bool
     storage_driver: str
+    filter_by_name: bool = False
+    lacks: tuple[str, ...] = ()

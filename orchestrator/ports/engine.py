@@ -37,11 +37,13 @@ class ContainerProcess:
 class MemoryUse:
     """Memory of a container from its cgroup's own counters, read while it exists.
 
-    ``limit_reached`` counts how often the container's own limit was hit; None when unreadable.
+    ``limit_reached`` counts how often the container's own limit was hit, ``oom_kills`` how many
+    of its processes the kernel ended for want of memory; None when unreadable.
     """
 
     peak: int | None
     limit_reached: int | None
+    oom_kills: int | None = None
 
 
 class Container(Protocol):

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.adapters.docker_engine import DockerEngine
+from orchestrator.adapters.docker_watch import UNNAMED_SIGNAL
 from orchestrator.adapters.image_builder import ImageBuilder
 from orchestrator.adapters.in_memory import FakeClock, InMemoryEngine
 from orchestrator.config import Settings, bundled
 from orchestrator.domain.image import image_reference
 from tests.contract.rig import Rig, run_command, run_program
+from tests.podman import PODMAN_IMAGE
 
 SETTINGS = Settings.from_environment()
 
@@ -50,6 +52,24 @@ def docker_rig(image: str) -> Iterator[Rig]:
 
 
 @pytest.fixture
+def podman_rig(podman: str) -> Iterator[Rig]:
+    def somebody_else(*arguments: str) -> None:
+        docker_cli("--host", podman, *arguments)
+
+    engine = DockerEngine(podman)
+    rig = Rig(
+        engine,
+        PODMAN_IMAGE,
+        kill_by_third_party=lambda name: somebody_else("kill", name),
+        remove_by_third_party=lambda name: somebody_else("rm", "-f", name),
+        others_kill=UNNAMED_SIGNAL,
+    )
+    yield rig
+    rig.clean()
+    engine.close()
+
+
+@pytest.fixture
 def memory_rig() -> Iterator[Rig]:
     engine = InMemoryEngine(
         run_program,
@@ -62,7 +82,13 @@ def memory_rig() -> Iterator[Rig]:
     rig.clean()
 
 
-@pytest.fixture(params=["memory", pytest.param("docker", marks=pytest.mark.docker)])
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("docker", marks=pytest.mark.docker),
+        pytest.param("podman", marks=pytest.mark.docker),
+    ]
+)
 def rig(request: pytest.FixtureRequest) -> Rig:
     chosen: Rig = request.getfixturevalue(f"{request.param}_rig")
     return chosen

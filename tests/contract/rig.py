@@ -107,6 +107,8 @@ class Rig:
     image: str
     kill_by_third_party: Callable[[str], None]
     remove_by_third_party: Callable[[str], None]
+    others_kill: str = "KILL"
+    """What the engine calls the signal with which somebody else killed a container."""
 
     def __post_init__(self) -> None:
         self._made: list[Container] = []

@@ -104,7 +104,7 @@ def test_a_third_partys_kill_is_among_the_signals(rig: Rig) -> None:
     rig.kill_by_third_party(container.name)
     end = container.wait(LONG)
     assert end is not None
-    assert end.signals == ("KILL",)
+    assert end.signals == (rig.others_kill,)
     assert end.witnessed
 
 
@@ -196,7 +196,7 @@ def test_an_adopted_container_is_seen_to_its_end(rig: Rig) -> None:
     end = found.wait(LONG)
     assert end is not None
     assert end.witnessed
-    assert end.signals == ("KILL",)
+    assert end.signals == (rig.others_kill,)
 
 
 def test_an_end_before_the_adoption_is_proven_only_by_the_same_engine_process(rig: Rig) -> None:

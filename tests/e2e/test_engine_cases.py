@@ -10,6 +10,7 @@ from threading import Thread
 import pytest
 
 from orchestrator.adapters.docker_container import DockerContainer
+from orchestrator.adapters.docker_dialect import Dialect
 from orchestrator.adapters.docker_engine import DockerEngine
 from orchestrator.adapters.docker_spec import create_body
 from orchestrator.adapters.in_memory import InMemoryEngine, Inside
@@ -53,8 +54,8 @@ def test_DK_03_fifty_of_fifty_failures_are_seen_with_their_words(
         committed.append((folders[0] / ".complete").exists())
         remove(container)
 
-    def noting_body(spec: ContainerSpec) -> dict[str, object]:
-        body = create_body(spec)
+    def noting_body(spec: ContainerSpec, dialect: Dialect) -> dict[str, object]:
+        body = create_body(spec, dialect)
         asked.append(body["HostConfig"].get("AutoRemove", False))
         return body
 

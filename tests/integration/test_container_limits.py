@@ -272,9 +272,9 @@ ABILITIES = HostAbilities(
 )
 
 
-def chosen(runtime: str, kind: str = "docker", *, seccomp: bool = True) -> Isolation:
+def chosen(runtime: str, **changes: bool) -> Isolation:
     settings = Settings.from_environment({"ORCH_RUNTIME": runtime, "HOME": "/home/somebody"})
-    return isolation(settings, kind, dataclasses.replace(ABILITIES, seccomp=seccomp))
+    return isolation(settings, dataclasses.replace(ABILITIES, **changes))
 
 
 def test_the_runtime_is_the_hosts_choice() -> None:
@@ -293,7 +293,7 @@ def test_an_unknown_runtime_is_refused_with_what_there_is(tmp_path: Path) -> Non
 
 
 def test_the_filter_goes_by_content_or_by_name_and_is_named_by_its_digest() -> None:
-    by_content, by_name = chosen("runc"), chosen("runc", "podman")
+    by_content, by_name = chosen("runc"), chosen("runc", filter_by_name=True)
     assert json.loads(by_content.seccomp or "")["defaultAction"] == "SCMP_ACT_ERRNO"
     assert Path(by_name.seccomp or "").is_file()
     assert by_content.digest == by_name.digest != ""

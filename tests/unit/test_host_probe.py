@@ -58,7 +58,14 @@ def test_no_engine_is_one_problem_with_one_remedy(tmp_path: Path) -> None:
     assert found["engine"].remedy
     assert found["engine"].exit_code is Exit.ENGINE_UNAVAILABLE
     unknown = [a for a in found.values() if a.fact == "unknown: no container engine answers"]
-    assert {a.name for a in unknown} == {"engine rights", "limits", "runtime", "images", "size"}
+    assert {a.name for a in unknown} == {
+        "engine rights",
+        "engine kind",
+        "limits",
+        "runtime",
+        "images",
+        "size",
+    }
     assert not any(a.remedy for a in unknown)
     assert found["git"].level is Level.OK
 
@@ -67,6 +74,7 @@ def test_no_engine_is_one_problem_with_one_remedy(tmp_path: Path) -> None:
     ("lack", "check", "fact"),
     [
         ({"rootless": True}, "engine rights", "without root"),
+        ({"lacks": ("engine cannot sing",)}, "engine kind", "cannot sing"),
         ({"cpuset": False}, "limits", "cpuset"),
         ({"pids_limit": False}, "limits", "pids"),
         ({"swap_limit": False}, "limits", "swap"),
