@@ -8,8 +8,9 @@ import os
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -19,8 +20,12 @@ from orchestrator.evidence.context import load_json_size_capped, save
 from orchestrator.evidence.untrusted import names_in, read_untrusted
 
 MAX_REQUEST = 64 * 1024
+Row = TypeVar("Row", LeftOutRecord, ViolationRecord)
 _NAME = re.compile(r"request-[A-Za-z0-9]{1,64}\.json")
 _MAX_NAMES = 4096
+_MAX_ANSWERS = 64
+_MAX_LISTED = 64 * 1024
+"""Bytes of paths that an answer lists: an agent may be refused a thousand times."""
 
 
 class Action(StrEnum):
@@ -56,10 +61,16 @@ class RequestBox:
     requests: Path
     answers: Path
     _handled: set[str] = field(default_factory=set)
+    _answered: list[str] = field(default_factory=list)
 
     def next(self) -> Request | None:
-        """Return one request that has not been handled; unreadable ones are passed over once."""
-        for name in sorted(names_in(self.requests, most=_MAX_NAMES)):
+        """Return one request that has not been handled; unreadable ones are passed over once.
+
+        A name that is gone is forgotten: what is remembered must not grow with what is sent.
+        """
+        names = sorted(names_in(self.requests, most=_MAX_NAMES))
+        self._handled.intersection_update(names)
+        for name in names:
             if name in self._handled or not _NAME.fullmatch(name):
                 continue
             self._handled.add(name)
@@ -77,5 +88,22 @@ class RequestBox:
         return not os.path.lexists(self.requests / f"request-{request_id}.json")
 
     def answer(self, answer: Answer) -> None:
-        """Tell the agent; a second answer to the same id replaces the first."""
-        save(self.answers / f"{answer.id}.json", answer, replace=True)
+        """Tell the agent; a second answer to the same id replaces the first.
+
+        Answers lie on the host's own disk: only the latest are kept, each with no more than the
+        first of what it lists.
+        """
+        short = answer.model_copy(
+            update={"left_out": _first(answer.left_out), "violations": _first(answer.violations)}
+        )
+        save(self.answers / f"{answer.id}.json", short, replace=True)
+        if answer.id not in self._answered:
+            self._answered.append(answer.id)
+        while len(self._answered) > _MAX_ANSWERS:
+            (self.answers / f"{self._answered.pop(0)}.json").unlink(missing_ok=True)
+
+
+def _first(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Keep the first rows, as far as their paths have room."""
+    lengths = accumulate(len(row.path) for row in rows)
+    return tuple(row for row, length in zip(rows, lengths, strict=True) if length <= _MAX_LISTED)
