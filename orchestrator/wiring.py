@@ -53,10 +53,16 @@ def host_probe(settings: Settings) -> "HostProbe":
 
 
 def users() -> Users:
-    """Choose the owners inside containers: an ordinary user's agent is that user."""
+    """Choose the owners inside containers: an ordinary user's agent is that user.
+
+    The keeper is always somebody else, so that the agent cannot end what keeps its container.
+    """
+    usual = Users()
     if os.geteuid() == 0:
-        return Users()
-    return Users(agent=(os.getuid(), os.getgid()))
+        return usual
+    own = (os.getuid(), os.getgid())
+    keeper = usual.keeper if own[0] != usual.keeper[0] else usual.agent
+    return Users(agent=own, keeper=keeper)
 
 
 def isolation(settings: Settings, abilities: HostAbilities) -> Isolation:

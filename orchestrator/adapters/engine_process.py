@@ -9,6 +9,10 @@ from orchestrator.errors import EngineUnavailableError
 START_REMEDY = (
     "start the engine (`systemctl start docker`, or `dockerd` as root), or point DOCKER_HOST at one"
 )
+_ACCESS_REMEDY = (
+    "join the group that owns the socket (`sudo usermod -aG docker $USER`, then log in again), "
+    "or point DOCKER_HOST at an engine of your own"
+)
 _PEER = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -40,8 +44,10 @@ def _listener(path: str, address: str) -> int:
         try:
             probe.connect(path)
         except OSError as error:
+            refused = isinstance(error, PermissionError)
             raise EngineUnavailableError(
-                f"no container engine answers at {address}: {error.strerror}", remedy=START_REMEDY
+                f"no container engine answers at {address}: {error.strerror}",
+                remedy=_ACCESS_REMEDY if refused else START_REMEDY,
             ) from error
         peer = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     pid, _, _ = _PEER.unpack(peer)

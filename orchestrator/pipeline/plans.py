@@ -24,6 +24,7 @@ from orchestrator.domain.roles import Phase, is_visible
 from orchestrator.domain.task import Resources, wall_settings
 from orchestrator.errors import TaskPackError, UsageError
 from orchestrator.evidence.context import Context
+from orchestrator.evidence.readable import require_readable
 from orchestrator.evidence.tree import manifest_of, tree_digest
 from orchestrator.lifecycle.machine import State, is_terminal
 from orchestrator.storage.journal import read_journal
@@ -167,6 +168,7 @@ def _common(
         seen: the phases whose assets the run mounts.
     """
     need = pack.spec.resources(phase)
+    require_readable(ctx.harness, pack, ctx.users)
     return {
         "run_id": uuid.uuid4().hex,
         "number": 0,
