@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 from orchestrator.errors import InfrastructureError, StorageFullError
-from orchestrator.evidence.walk import TreeChangedError, Visit, walk
+from orchestrator.evidence.walk import TreeChangedError, Visit, reopen, walk
 from orchestrator.ports import SizeLimit, Volume, Volumes
 
 _BLOCK = 512
@@ -144,6 +144,9 @@ class FolderVolume:
             blocks = self._blocks(most)
         except TreeChangedError:
             return False  # somebody is writing; the next look counts
+        except PermissionError:
+            reopen(self._folder)
+            return False
         return len(blocks) > most or sum(blocks.values()) * _BLOCK > self._size
 
     def _blocks(self, most: int | None = None) -> dict[int, int]:

@@ -135,7 +135,10 @@ def apply(
         InfrastructureError: the store failed, or the files written are not those meant.
         StorageFullError: no space under ``target``.
     """
-    data = read_bytes(patch, max_bytes=2 * CEILING)
+    try:
+        data = read_bytes(patch, max_bytes=2 * CEILING)
+    except FileNotFoundError:
+        return PatchDiffers(f"the patch is not there: {patch}")
     digest = hashlib.sha256(data).hexdigest()
     if digest != expected_sha256:
         return PatchDiffers(f"the patch's sha256 is {digest}, not {expected_sha256}")

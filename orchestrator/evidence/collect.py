@@ -77,12 +77,14 @@ class Refused:
 def published(checkpoints: Path) -> tuple[Published, ...]:
     """List what a candidate published, in any order; no folder there is nothing published.
 
+    Nor is anything in a folder that is shut to us, which it cannot be to root.
+
     ``changed_ns`` is the newest ctime in a folder. After a million entries the rest of the folders
     is not looked into, and counts as changed at the end of time.
     """
     try:
         folder = os.open(checkpoints, _ROOT)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return ()
     except OSError as error:
         if error.errno not in {errno.ELOOP, errno.ENOTDIR}:
@@ -154,7 +156,10 @@ def forged(out: Path) -> tuple[str, ...]:
     Raises:
         OSError: ``out`` is not a folder.
     """
-    folder = os.open(out, _ROOT)
+    try:
+        folder = os.open(out, _ROOT)
+    except PermissionError:
+        return ()
     try:
         return tuple(name for name in _RESULT_NAMES if _lexists(folder, name))
     finally:

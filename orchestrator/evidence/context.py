@@ -117,6 +117,10 @@ class Context:
         """A short name of this runs folder, the same for everyone who opens it."""
         return hashlib.sha256(str(self.runs.root.resolve()).encode()).hexdigest()[:12]
 
+    def own(self, run_id: str) -> Mapping[str, str]:
+        """Name the containers of a run by their labels; those of a copied folder's twin are not."""
+        return {INSTANCE_LABEL: self.instance, RUN_LABEL: run_id}
+
     def labels(self, run_id: str, engine: EngineRecord, deadline_ns: int) -> Mapping[str, str]:
         """Label a container so that whoever finds it knows whose it is and when it must be gone."""
         return {

@@ -110,6 +110,14 @@ class Ending:
     started: str
     ended: str
 
+    @classmethod
+    def unseen(cls, reason: StopReason, started: str, now: str) -> Self:
+        """Describe the end of a container whose supervisor was gone by then."""
+        facts = ExitFacts(
+            exit_code=None, oom_killed=False, killed_by=KilledBy.ORCHESTRATOR, stop_reason=reason
+        )
+        return cls(facts, frozenset(), frozenset({Sign.OBSERVATION_GAP}), started, now)
+
     def as_data(self) -> dict[str, Any]:
         """Put it into the form that a journal keeps."""
         return {

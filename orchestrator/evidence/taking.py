@@ -4,19 +4,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from orchestrator.domain.attempt import SubmissionOrigin, TerminationReason
-from orchestrator.domain.outcome import Sign
+from orchestrator.domain.outcome import Sign, StopReason
 from orchestrator.domain.records import AttemptPlan, LeftOutRecord, Submission, ViolationRecord
 from orchestrator.errors import InfrastructureError
 from orchestrator.evidence.apply import copy_files
 from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed, capture
 from orchestrator.evidence.context import Context, Outcome
-from orchestrator.evidence.supervise import Watch
+from orchestrator.evidence.supervise import Ending, Watch
 from orchestrator.evidence.tree import encode_path, manifest_of
+from orchestrator.evidence.walk import reopen
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Container
 from orchestrator.storage.durable import make_folder
 from orchestrator.storage.layout import AttemptFolder
 from orchestrator.storage.pack import Pack
+from orchestrator.storage.records import load
 
 _MOST_LISTED = 1000
 
@@ -55,6 +57,7 @@ def take(
     frozen = ctx.clock.boottime_ns()
     accepted_at = ctx.now()
     make_folder(folder.candidate, exist_ok=True)
+    reopen(folder.workspace)
     found = capture(
         folder.workspace,
         pack.solution,
@@ -95,6 +98,7 @@ def keep(folder: AttemptFolder, size: int) -> Path:
     kept = folder.root / "kept"
     make_folder(kept, exist_ok=True)
     make_folder(kept / "workspace")
+    reopen(folder.workspace)
     manifest = manifest_of(folder.workspace, max_bytes=size, leave_large=True)
     copy_files(folder.workspace, manifest, kept / "workspace")
     return kept
@@ -143,6 +147,13 @@ def captured(record: Submission) -> Outcome:
             "accepted_at": record.accepted_at,
         },
     )
+
+
+def accepted(folder: AttemptFolder, started: str, now: str) -> Outcome:
+    """Say what an exploration came to whose accepted submission outlived its supervisor."""
+    decided = captured(load(folder.submission, Submission))
+    ending = Ending.unseen(StopReason.SUBMITTED, started, now)
+    return Outcome(decided.event, {**decided.data, **ending.as_data()})
 
 
 def declined(

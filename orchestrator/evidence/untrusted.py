@@ -4,6 +4,8 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 _PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -16,9 +18,13 @@ _REFUSALS = frozenset(
 def read_untrusted(folder: Path, name: str, *, max_bytes: int) -> bytes | None:
     """Return the bytes of ``folder/name``; None unless it is a plain file of at most the cap.
 
-    ``folder`` itself is ours; ``name`` is a single part that the container chose the content of.
+    ``folder`` is a volume's and may be shut to us; ``name`` is a single part. The container chose
+    what is there.
     """
-    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except PermissionError:
+        return None
     try:
         file = os.open(name, _PLAIN, dir_fd=at)
     except OSError as refusal:
@@ -46,9 +52,7 @@ def _read_all(file: int, max_bytes: int) -> bytes | None:
 
 
 def names_in(folder: Path, *, most: int) -> Iterator[str]:
-    """Yield at most ``most`` names of a folder that a container writes to."""
-    with os.scandir(folder) as found:
-        for count, entry in enumerate(found):
-            if count >= most:
-                return
+    """Yield at most ``most`` names of a folder that a container writes to; none if it is shut."""
+    with suppress(PermissionError), os.scandir(folder) as found:
+        for entry in islice(found, most):
             yield entry.name

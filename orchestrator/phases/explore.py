@@ -303,7 +303,7 @@ class _Exploration:
             message = f"submissions are judged once in {_SPACING_NS // _NS} s by now; try again"
             self.box.answer(Answer(id=request.id, accepted=False, message=message))
             return
-        taken = self._take(watch)
+        taken = take(self.ctx, self.plan, self.pack, self.folder, self.container, watch)
         found = taken.found
         if isinstance(found, Capture) and (request.allow_empty or not found.is_empty):
             self._accept(TerminationReason.AGENT_EXPLICIT_SUBMIT, found, taken)
@@ -358,9 +358,6 @@ class _Exploration:
                 self.outcome = declined(reason, "empty")
             case Capture():
                 self._accept(reason, found, taken)
-
-    def _take(self, watch: Watch | None) -> Taken:
-        return take(self.ctx, self.plan, self.pack, self.folder, self.container, watch)
 
     def _accept(self, reason: TerminationReason, found: Capture, taken: Taken) -> None:
         """Make the submission durable; the event that counts follows at once."""

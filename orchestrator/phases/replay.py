@@ -22,10 +22,10 @@ from orchestrator.evidence.context import Context, Outcome, container_name
 from orchestrator.evidence.rooms import Rooms, harness_mounts, host_mounts, writable_mounts
 from orchestrator.evidence.supervise import Ending, Watch
 from orchestrator.evidence.tree import encode_path
-from orchestrator.evidence.walk import remove_tree
+from orchestrator.evidence.walk import remove_tree, reopen
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Volume
-from orchestrator.sandbox import PHASE_LABEL, RUN_LABEL, asset_mounts, container_spec
+from orchestrator.sandbox import PHASE_LABEL, asset_mounts, container_spec
 from orchestrator.storage.campaign import CampaignEvent
 from orchestrator.storage.durable import make_folder
 from orchestrator.storage.journal import Journal
@@ -88,7 +88,7 @@ def resume(
         InfrastructureError: it was made and never started.
     """
     started = journal.view.last(Event.RUN_STARTED)
-    found = ctx.engine.find({RUN_LABEL: plan.run_id, PHASE_LABEL: Phase.REPLAY.value})
+    found = ctx.engine.find({**ctx.own(plan.run_id), PHASE_LABEL: Phase.REPLAY.value})
     if started is None or not found:
         raise ContainerLostError(f"the container of {folder.root} is gone, its end was not seen")
     if started.boot_id != ctx.clock.boot_id():
@@ -240,6 +240,7 @@ def _collect(replay: _Replay, out: Volume) -> Outcome:
     deadline_ns = (
         ctx.clock.wall_ns() - ctx.clock.boottime_ns() + int(started.data["deadline_boottime_ns"])
     )
+    reopen(out.path)
     found, passed_over = select(published(out.path / "checkpoints"), deadline_ns=deadline_ns)
     remove_tree(folder.checkpoints)  # what a collection that was cut off has left
     make_folder(folder.checkpoints)

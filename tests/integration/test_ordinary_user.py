@@ -192,3 +192,29 @@ def test_what_the_containers_user_cannot_read_is_named_before_anything_starts(
     )
     assert remedy.startswith("orch: chmod -R go+rX ")
     assert not list(rig.runs.glob("*/attempt-*"))
+
+
+SHUT_IN_REPLAY = (
+    "chmod 000 /out",
+    "chmod 000 /out; sleep 2",
+    "mkdir -p /out/checkpoints/checkpoint-5; chmod 000 /out/checkpoints",
+    PUBLISH + "publish 5 0.1; chmod 000 /out/checkpoints/checkpoint-5",
+)
+SHUT_IN_EXPLORATION = (
+    "chmod 000 /workspace",
+    "chmod 000 /workspace; sleep 2",
+    "chmod 000 /out; sleep 2",
+    "chmod 000 /run/orch /logs/agent",
+)
+
+
+@pytest.mark.parametrize("shut", SHUT_IN_REPLAY)
+def test_folders_that_a_candidate_shuts_are_its_own_doing(rig: UserRig, shut: str) -> None:
+    replay = rig.replay(rig.explore(rig.pack(shut + "\n")), "--through", "validate")
+    assert final(replay) == ("none_valid" if "publish" in shut else "no_checkpoint")
+
+
+@pytest.mark.parametrize("shut", SHUT_IN_EXPLORATION)
+def test_folders_that_an_agent_shuts_are_its_own_doing(rig: UserRig, shut: str) -> None:
+    attempt = rig.explore(rig.pack(steps=({"run": "echo more >> run.sh; " + shut},)))
+    assert last(attempt, "captured")["reason"] == "agent_early_exit"
