@@ -23,11 +23,13 @@ from orchestrator.errors import (
 )
 from orchestrator.evidence.context import Context, Outcome
 from orchestrator.evidence.rooms import CONTROL_SIZE
+from orchestrator.evidence.taking import accepted
 from orchestrator.lifecycle.machine import Event, State, is_terminal
 from orchestrator.phases import explore, gate, replay, score, submit, validate
 from orchestrator.pipeline.finish import finish_attempt, finish_replay, finish_scoring
+from orchestrator.pipeline.plans import require_same_pack
 from orchestrator.ports import Agent
-from orchestrator.sandbox import PHASE_LABEL, RUN_LABEL
+from orchestrator.sandbox import PHASE_LABEL
 from orchestrator.storage.campaign import CampaignEvent
 from orchestrator.storage.durable import free_ballast, make_ballast, remove_unfinished
 from orchestrator.storage.journal import Journal, read_journal
@@ -71,13 +73,17 @@ def drive_entered(ctx: Context, folder: AttemptFolder, entered: Outcome) -> Stat
 
 
 def resume_attempt(ctx: Context, folder: AttemptFolder) -> State:
-    """Submit what was captured by a supervisor that is gone.
+    """Submit what was captured, or at least accepted, by a supervisor that is gone.
 
     Raises:
         InfrastructureError: its bytes are not the proven ones any more; recorded as its ending.
     """
     plan = load(folder.plan, AttemptPlan)
     with _supervised(ctx, folder, plan) as journal:
+        if journal.state is State.EXPLORING:
+            started = journal.view.last(Event.EXPLORE_STARTED)
+            assert started is not None  # noqa: S101 - the state is exploring
+            _append(journal, accepted(folder, started.ts, ctx.now()))
         _submit(folder, plan, journal)
     return _ended(journal, folder)
 
@@ -116,8 +122,10 @@ def resume_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
     """Go on with a replay whose supervisor is gone, from where its journal stands.
 
     Raises:
+        TaskPackError: the pack is not the attempt's any more; nothing was done.
         InfrastructureError: it cannot be gone on with; recorded as its ending.
     """
+    require_same_pack(load(folder.attempt.plan, AttemptPlan), pack)
     plan = load(folder.plan, ReplayPlan)
     with _supervised(ctx, folder, plan) as journal:
         match journal.state:
@@ -138,7 +146,7 @@ def _validate_again(
     """Validate what is collected already; what an earlier validation left is cleared first."""
     collected = journal.view.last(Event.COLLECTED)
     assert collected is not None  # noqa: S101 - the state is collected
-    ended = {RUN_LABEL: plan.run_id, PHASE_LABEL: Phase.VALIDATE.value}
+    ended = {**ctx.own(plan.run_id), PHASE_LABEL: Phase.VALIDATE.value}
     for container in ctx.engine.find(ended):
         container.remove()
     validate.clear(ctx, folder)
@@ -280,9 +288,21 @@ def _supervised(ctx: Context, folder: RunFolder, plan: PhasePlan) -> Iterator[Jo
                 free_ballast(ballast)
             fact = _FACTS.get(type(failure), HostFact.ORCHESTRATOR_FAILED.value)
             message = str(failure) or type(failure).__name__
+            if is_accepted(folder, journal.state):
+                ctx.say("a submission was accepted before; the next writing command completes it")
+                raise
             book(ctx, journal, folder, Event.INFRASTRUCTURE, fact=fact, message=message)
             raise
         finish(ctx, folder)
+
+
+def is_accepted(folder: RunFolder, state: State | None) -> bool:
+    """Tell whether an exploration has a submission that its journal does not know of yet."""
+    return (
+        isinstance(folder, AttemptFolder)
+        and state is State.EXPLORING
+        and folder.submission.exists()
+    )
 
 
 _FACTS: dict[type[Exception], str] = {

@@ -16,7 +16,6 @@ from orchestrator.evidence import statements
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.statements import Due
 from orchestrator.lifecycle.machine import Event, State, advance
-from orchestrator.sandbox import RUN_LABEL
 from orchestrator.storage.campaign import CampaignEvent, read_campaign
 from orchestrator.storage.durable import remove_file
 from orchestrator.storage.journal import JournalView, Record, read_journal
@@ -267,5 +266,5 @@ def ended_runs(ctx: Context) -> frozenset[str]:
 
 def _remove_containers(ctx: Context, run_id: str) -> None:
     with ThreadPoolExecutor(max_workers=_REMOVERS) as removers:
-        for removal in [removers.submit(c.remove) for c in ctx.engine.find({RUN_LABEL: run_id})]:
+        for removal in [removers.submit(c.remove) for c in ctx.engine.find(ctx.own(run_id))]:
             removal.result()

@@ -85,7 +85,7 @@ def plan_replay(
         TaskPackError: the pack is not the one the attempt was made with.
     """
     attempt = load(folder.plan, AttemptPlan)
-    _same_pack(attempt, pack)
+    require_same_pack(attempt, pack)
     state = read_journal(folder.journal, RunKind.ATTEMPT).state
     if state is not State.SUBMITTED:
         raise UsageError(
@@ -267,7 +267,12 @@ def evaluator_digest(pack: Pack) -> str:
     return tree_digest(source)
 
 
-def _same_pack(attempt: AttemptPlan, pack: Pack) -> None:
+def require_same_pack(attempt: AttemptPlan, pack: Pack) -> None:
+    """Hold a pack, as it lies there now, against the one that an attempt was made with.
+
+    Raises:
+        TaskPackError: it is another.
+    """
     if pack.digest != attempt.task_digest:
         raise TaskPackError(
             f"{pack.source} is {pack.digest}, the attempt was made with {attempt.task_digest}",

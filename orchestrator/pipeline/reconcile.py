@@ -75,16 +75,26 @@ def reconcile(ctx: Context) -> None:
 
 
 def _sweep(ctx: Context) -> None:
-    """Remove containers that nothing waits for: of ended runs, or overdue ones of unknown runs."""
-    found = ctx.engine.find({INSTANCE_LABEL: ctx.instance})
+    """Remove containers that nothing waits for: of ended runs, or overdue ones of unknown runs.
+
+    While a plan cannot be read no run is unknown: a container may be that one's.
+    """
+    labels = {RUN_LABEL, BOOT_LABEL, DEADLINE_LABEL}
+    every = ctx.engine.find({INSTANCE_LABEL: ctx.instance})
+    found = [container for container in every if labels <= container.labels.keys()]
     if not found:
         return
-    runs = {load(run.plan, _PLANS[type(run)]).run_id: run for run in every_run(ctx)}
+    runs: dict[str, drive.RunFolder] = {}
+    readable = True
+    for folder in every_run(ctx):
+        try:
+            runs[load(folder.plan, _PLANS[type(folder)]).run_id] = folder
+        except (OrchError, OSError):
+            readable = False  # which one it is, has been said
     for container in found:
         run = runs.get(container.labels[RUN_LABEL])
-        if run is None and not _overdue(ctx, container):
-            continue
-        if run is None or run.complete.exists():
+        ended = readable and _overdue(ctx, container) if run is None else run.complete.exists()
+        if ended:
             container.remove()
 
 
@@ -107,12 +117,22 @@ def _reconcile(ctx: Context, folder: drive.RunFolder, ended: frozenset[str]) -> 
                 drive.finish(ctx, folder)
             ctx.say(f"{folder.root}: finished what was left to write")
         return
-    if isinstance(folder, AttemptFolder) and view.state is State.CAPTURED:
+    if isinstance(folder, AttemptFolder) and (
+        view.state is State.CAPTURED or drive.is_accepted(folder, view.state)
+    ):
+        with supervising(folder.root):
+            _clear(ctx, folder, plan)
         ctx.say(f"{folder.root}: gone on with, {drive.resume_attempt(ctx, folder)}")
         return
     now = ctx.engine_record()
     if now.engine_id != plan.engine.engine_id:
         ctx.say(f"{folder.root}: belongs to engine {plan.engine.engine_id}, left alone")
+        return
+    if strangers := _strangers(ctx, plan.run_id):
+        ctx.say(
+            f"{folder.root}: left alone, its container {strangers[0].name} was made where this "
+            "folder lay before it was copied or moved; move it back, or remove the container"
+        )
         return
     if isinstance(folder, ReplayFolder) and view.state in {State.RUNNING, State.COLLECTED}:
         if now.boot_id == plan.engine.boot_id and is_running(ctx, folder, view):
@@ -132,13 +152,19 @@ def _reconcile(ctx: Context, folder: drive.RunFolder, ended: frozenset[str]) -> 
     _end(ctx, folder, plan)
 
 
+def _strangers(ctx: Context, run_id: str) -> tuple[Container, ...]:
+    """Find a run's containers that were made from another place: a twin may be alive there."""
+    found = ctx.engine.find({RUN_LABEL: run_id})
+    return tuple(c for c in found if c.labels.get(INSTANCE_LABEL) != ctx.instance)
+
+
 def is_running(ctx: Context, folder: ReplayFolder, view: JournalView) -> bool:
     """Tell whether a replay's container still runs and may."""
     started = view.last(Event.RUN_STARTED)
     if started is None or view.last(Event.EXITED) is not None:
         return False
     labels = {
-        RUN_LABEL: load(folder.plan, ReplayPlan).run_id,
+        **ctx.own(load(folder.plan, ReplayPlan).run_id),
         PHASE_LABEL: Phase.REPLAY.value,
     }
     in_time = ctx.clock.boottime_ns() < int(started.data["deadline_boottime_ns"])
@@ -150,9 +176,7 @@ def _end(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:
     """End a run that cannot be gone on with: its containers, its folders, its journal."""
     kind: RunKind = drive.KINDS[type(folder)]
     with supervising(folder.root):
-        for container in ctx.engine.find({RUN_LABEL: plan.run_id}):
-            container.remove()
-        _let_go(ctx, folder)
+        _clear(ctx, folder, plan)
         message = "orch was killed while it supervised this run"
         journal = Journal(folder.journal, kind, plan.run_id, ctx.clock)
         if journal.state is None:
@@ -160,6 +184,13 @@ def _end(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:
         fact = HostFact.ORCHESTRATOR_FAILED.value
         drive.book(ctx, journal, folder, Event.INFRASTRUCTURE, fact=fact, message=message)
     ctx.say(f"{folder.root}: ended, {message}")
+
+
+def _clear(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:
+    """Remove the containers of a run that will not be gone on with, and close its folders."""
+    for container in ctx.engine.find(ctx.own(plan.run_id)):
+        container.remove()
+    _let_go(ctx, folder)
 
 
 def _let_go(ctx: Context, folder: drive.RunFolder) -> None:

@@ -17,7 +17,7 @@ from orchestrator.storage.durable import make_folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder, number_of
 from orchestrator.storage.records import load
-from orchestrator.storage.supervisor import alone
+from orchestrator.storage.supervisor import alone, claim
 
 
 def register_attempt(ctx: Context, plan: AttemptPlan) -> AttemptFolder:
@@ -140,4 +140,5 @@ def _next(parent: Path, word: str) -> Path:
         except FileExistsError:
             number += 1
         else:
+            claim(path)
             return path

@@ -12,6 +12,20 @@ _LOCK = ".supervisor.lock"
 _BEGINNING = ".beginning.lock"
 
 
+_claimed: dict[Path, int] = {}
+"""Locks of runs that this process has made and not begun to drive."""
+
+
+def claim(root: Path) -> None:
+    """Take the lock of a new run before anybody can see that there is one.
+
+    The next ``supervising`` of this process goes on with it.
+    """
+    descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    _claimed[root] = descriptor
+
+
 @contextmanager
 def supervising(root: Path) -> Iterator[None]:
     """Hold the lock of the run at ``root``.
@@ -19,7 +33,9 @@ def supervising(root: Path) -> Iterator[None]:
     Raises:
         UsageError: another process is its supervisor.
     """
-    descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _claimed.pop(root, None)
+    if descriptor is None:
+        descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

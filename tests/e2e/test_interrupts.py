@@ -141,7 +141,7 @@ def test_a_stop_during_a_capture_lets_the_submission_stand(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = StopRequest()
-    break_in(monkeypatch, "orchestrator.phases.explore.capture", stop.ask)
+    break_in(monkeypatch, "orchestrator.evidence.taking.capture", stop.ask)
     explore_in(rig, stop, rig.pack(steps=SUBMIT))
     assert final(only(rig, "*/attempt-001")) == "submitted"
     rig.nothing_left()

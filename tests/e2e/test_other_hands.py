@@ -1,0 +1,147 @@
+"""Two commands at once, a copied runs folder, a changed pack, a death: no run is harmed."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import StorageFullError
+from orchestrator.lifecycle.machine import Event
+from orchestrator.pipeline import register
+from orchestrator.pipeline.reconcile import reconcile
+from orchestrator.storage.journal import Journal
+from tests.e2e.rig import Rig, final, has, kill_group, last, until
+
+SLOW = ({"run": "echo more >> run.sh; touch begun; sleep 6"}, {"run": "/opt/harness/submit.sh"})
+NEVER_READ = (
+    {"run": "mkdir empty; echo more >> run.sh"},
+    {
+        "run": """\
+cd /run/orch
+echo '{"id": "aa", "action": "submit"}' > .t && mv .t request-aa.json
+sleep 60
+"""
+    },
+)
+"""Something stays behind, so that the host waits for the answer to be read; nobody reads it."""
+
+
+def test_a_command_in_a_copy_of_the_runs_folder_leaves_the_run_alone(rig: Rig) -> None:
+    running = rig.start("explore", rig.pack(steps=SLOW))
+    (attempt,) = until(lambda: list(rig.runs.glob("*/attempt-001")))
+    until((attempt / "workspace" / "begun").exists)
+    copied = rig.root / "copied"
+    subprocess.run(["cp", "-a", rig.runs, copied], check=True)
+    with Rig(rig.root, {**rig.variables, "ORCH_RUNS": str(copied)}).context() as ctx:
+        reconcile(ctx)
+    assert final(copied / attempt.relative_to(rig.runs)) == "explore_started"
+    running.communicate(timeout=60)
+    assert running.returncode == 0
+    assert final(attempt) == "submitted"
+
+
+def test_a_run_that_is_just_registered_is_not_ended_by_another_command(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = rig.enter(rig.pack())
+    original = register.register_replay
+
+    def beside_another_command(*words: Any) -> Any:
+        folder = original(*words)
+        assert rig.orch("score", "nothing").code == 64
+        return folder
+
+    monkeypatch.setattr(register, "register_replay", beside_another_command)
+    with rig.context() as ctx:
+        assert final(rig.replay_in(ctx, attempt)) == "validated"
+
+
+def _is_submitted(rig: Rig, attempt: Path) -> None:
+    with rig.context() as ctx:
+        reconcile(ctx)
+    assert final(attempt) == "submitted"
+    assert last(attempt, "captured")["contested"] == ["observation_gap"]
+    rig.nothing_left()
+
+
+def test_a_submission_that_was_accepted_outlives_its_supervisor(rig: Rig) -> None:
+    running = rig.start("explore", rig.pack(steps=NEVER_READ))
+    submission = "*/attempt-001/candidate/submission.json"
+    (found,) = until(lambda: list(rig.runs.glob(submission)))
+    kill_group(running)
+    running.communicate()
+    attempt = found.parent.parent
+    assert not has(attempt, "captured")
+    _is_submitted(rig, attempt)
+
+
+def test_a_submission_that_was_accepted_outlives_a_full_disk(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Journal.append
+
+    def full(journal: Journal, event: Event, /, **data: Any) -> Any:
+        if event is Event.CAPTURED:
+            raise StorageFullError("no space")
+        return original(journal, event, **data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "append", full)
+        done = rig.call("explore", rig.pack())
+    assert done.code == 75
+    assert "the next writing command completes it" in done.err
+    (attempt,) = rig.runs.glob("*/attempt-001")
+    _is_submitted(rig, attempt)
+
+
+def test_a_plan_that_cannot_be_read_stops_no_other_run_and_loses_no_container(rig: Rig) -> None:
+    attempt = rig.enter(rig.pack("touch /out/begun; sleep 2\n"))
+    running = rig.start("replay", attempt)
+    replay = attempt / "replay-001"
+    until((replay / "out" / "begun").exists)
+    kill_group(running)
+    running.communicate()
+    until(lambda: all(c.state().ended for c in rig.containers()))
+    plan = (replay / "plan.json").read_bytes()
+    (replay / "plan.json").write_bytes(plan[:100])
+    rig.enter(rig.root / "pack")
+    said = rig.call("submit-patch", rig.root / "pack", rig.root / "note.patch")
+    assert said.code == 0
+    assert "replay-001/plan.json" in said.err
+    assert len(rig.containers()) == 1
+    (replay / "plan.json").write_bytes(plan)
+    with rig.context() as ctx:
+        reconcile(ctx)
+    assert final(replay) == "no_checkpoint"
+    rig.nothing_left()
+
+
+def test_a_patch_that_is_gone_is_the_machines_doing_and_said(rig: Rig) -> None:
+    attempt = rig.enter(rig.pack())
+    (attempt / "candidate" / "candidate.patch").unlink()
+    done = rig.call("replay", attempt)
+    assert done.code == 75
+    assert "the patch is not there" in done.err
+    assert last(attempt / "replay-001", "infrastructure")["fact"] == "infrastructure"
+
+
+def test_a_replay_is_not_gone_on_with_under_another_pack(rig: Rig) -> None:
+    pack = rig.pack("touch /out/begun; sleep 2\n")
+    attempt = rig.enter(pack)
+    running = rig.start("replay", attempt)
+    replay = attempt / "replay-001"
+    until((replay / "out" / "begun").exists)
+    kill_group(running)
+    running.communicate()
+    validator = pack / "validator" / "validate.sh"
+    kept = validator.read_text()
+    validator.write_text(kept + "# easier\n")
+    with rig.context() as ctx:
+        until(lambda: all(c.state().ended for c in rig.containers()))
+        reconcile(ctx)
+        assert final(replay) == "run_started"
+        validator.write_text(kept)
+        reconcile(ctx)
+    assert final(replay) == "no_checkpoint"
+    rig.nothing_left()
