@@ -25,10 +25,11 @@ folder=$(field path <<< "$explored")
 orch replay "$attempt"
 orch status
 orch report "$attempt"
-# Whoever verifies elsewhere gets the key and the task's digest by another way than the runs folder.
+# A check that is to convince somebody takes the key and the task's digest from elsewhere.
 keys=()
 for key in "$(dirname "$(dirname "$folder")")"/keys/*.pem; do
     keys+=(--key "$key")
 done
 orch verify "$folder" "${keys[@]}" --task "$(field task_digest < "$folder/plan.json")"
-printf '\nto look further: .venv/bin/orch show %s\n' "$attempt"
+printf '\n(here key and task come from the runs folder itself: take them from elsewhere to be sure)\n'
+printf 'to look further: .venv/bin/orch show %s\n' "$attempt"

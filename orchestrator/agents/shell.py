@@ -1,10 +1,13 @@
 """A person at a terminal, inside the exploration's container."""
 
+import hashlib
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from typing_extensions import override
 
-from orchestrator import __version__
+from orchestrator.errors import UsageError
 from orchestrator.ports import Agent, AgentSession
 from orchestrator.storage.pack import Pack
 
@@ -15,6 +18,13 @@ class ShellAgent(Agent):
 
     pack: Pack
 
+    def __post_init__(self) -> None:
+        if not sys.stdin.isatty():
+            raise UsageError(
+                "agent 'shell' is a person at a terminal, and this is none",
+                remedy="run it in a terminal, or choose another --agent",
+            )
+
     @property
     @override
     def name(self) -> str:
@@ -23,7 +33,8 @@ class ShellAgent(Agent):
     @property
     @override
     def digest(self) -> str:
-        return f"orch:{__version__}"
+        """What it is: this file. What the person is, no digest says."""
+        return "sha256:" + hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
     @property
     @override

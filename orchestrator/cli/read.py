@@ -49,7 +49,7 @@ def status(context: typer.Context, *, json: Json = False) -> None:
         for fault in (fault for row in rows for fault in row.faults()):
             emit(one_line(f"fault: {fault}"))
     else:
-        emit(f"no attempts in {runs.root}; start one: orch explore task.yaml --model MODEL")
+        emit(f"no attempts in {runs.root}; start one: orch explore digits_class0")
 
 
 def show(context: typer.Context, run: Id, *, json: Json = False) -> None:

@@ -12,6 +12,7 @@ from orchestrator.cli import logging
 from orchestrator.cli.context import invocation
 from orchestrator.cli.progress import Progress, interruptible
 from orchestrator.cli.render import emit, emit_json
+from orchestrator.domain.records import Aggregate
 from orchestrator.errors import Exit, UsageError
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.supervise import StopRequest
@@ -21,6 +22,7 @@ from orchestrator.pipeline.reconcile import reconcile
 from orchestrator.report import lookup
 from orchestrator.report.ending import lines as result_lines
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
+from orchestrator.storage.records import load
 
 Task = Annotated[
     Path, typer.Argument(metavar="TASK", help="task.yaml, its folder, or a bundled task's name.")
@@ -58,7 +60,7 @@ def explore(
     context: typer.Context,
     task: Task,
     *,
-    agent: Annotated[str, typer.Option(help="Who explores.")] = "scripted",
+    agent: Annotated[str, typer.Option(help="scripted, or shell: you at a terminal.")] = "scripted",
     model: Annotated[
         str, typer.Option(help="The agent's model; none for agents without.")
     ] = "none",
@@ -183,7 +185,14 @@ def _told(steps: tuple[Step, ...], *, json: bool, fail: bool) -> Exit:
 
 
 def _document(folder: AttemptFolder | ReplayFolder | ScoringFolder) -> dict[str, Any]:
-    return {"id": lookup.path_id(folder), "run_id": lookup.run_id(folder), "path": str(folder.root)}
+    found = {
+        "id": lookup.path_id(folder),
+        "run_id": lookup.run_id(folder),
+        "path": str(folder.root),
+    }
+    if isinstance(folder, ScoringFolder) and folder.summary.exists():
+        return {**found, "best": load(folder.summary, Aggregate).model_dump(mode="json")["best"]}
+    return found
 
 
 def _preview(document: Mapping[str, Any], *, json: bool) -> Exit:

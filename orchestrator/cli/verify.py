@@ -5,8 +5,11 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.context import invocation
 from orchestrator.cli.render import emit, emit_json
-from orchestrator.errors import Exit, UsageError
+from orchestrator.errors import Exit
+from orchestrator.report.lookup import resolve
+from orchestrator.storage.layout import RunsFolder
 from receipts.errors import KeyUnusableError
 from receipts.keys import load_public
 from receipts.verify import verify as check
@@ -15,9 +18,9 @@ from receipts.verify_report import document, lines
 
 
 def verify(
-    context: typer.Context,  # noqa: ARG001 - every command takes it first
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A runs folder, a config, or one run of it.")
+    context: typer.Context,
+    run: Annotated[
+        str, typer.Argument(metavar="DIR|ID", help="A runs folder, a config, or one run of it.")
     ],
     *,
     key: Annotated[
@@ -36,8 +39,9 @@ def verify(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> Exit:
     """Check receipts offline, step by step, and say what each step proves."""
+    folder = Path(run)
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder", remedy="give a runs folder or one run of it")
+        folder = resolve(RunsFolder(invocation(context).settings.runs), run).root
     try:
         keys = tuple(load_public(path) for path in key or ())
     except KeyUnusableError as fault:

@@ -1,6 +1,6 @@
 """Which published folders are checkpoints, in which order they are judged, and how many count.
 
-Protocol (decision 13): progress is ``[0-9]{1,12}`` in ASCII and is ordered as a number; equal
+Protocol: progress is ``[0-9]{1,12}`` in ASCII and is ordered as a number; equal
 progress is ordered by the bytes of the name. Links are never checkpoints. Judged from the greatest
 down, at most ``MAX_EXAMINED``, until three are valid.
 """

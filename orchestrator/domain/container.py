@@ -139,7 +139,7 @@ class ExecResult:
 
 @dataclass(frozen=True, slots=True)
 class ImageIdentity:
-    """What an image is: layer diff ids and execution configuration (decision 22).
+    """What an image is: layer diff ids and execution configuration.
 
     ``digest`` is ``image:v1:sha256:...`` over the RFC 8785 form of both; ``engine_id`` is a note.
     """

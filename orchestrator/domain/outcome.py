@@ -1,4 +1,4 @@
-"""Exit facts, host facts, and the one table that makes a verdict of them (decisions 1 and 2).
+"""Exit facts, host facts, and the one table that makes a verdict of them.
 
 A class needs positive evidence. Host facts come first; without one, whatever the command ended
 with (75, 124, 137, its own memory, its own full disk) is the candidate's behaviour.
@@ -101,7 +101,7 @@ def verdict(exit_facts: ExitFacts, host_facts: frozenset[HostFact]) -> Verdict:
     return _BY_STOP[exit_facts.stop_reason]
 
 
-def host_facts_of(  # one line per rule of decision 1
+def host_facts_of(
     exit_facts: ExitFacts, *, container_known: bool, witnessed: bool, engine_restarted: bool
 ) -> frozenset[HostFact]:
     """Derive the host facts that follow from how a container ended."""

@@ -7,7 +7,7 @@ Digests are ``tree:v1:sha256:...`` for trees, ``image:v1:sha256:...`` for images
 
 import math
 from enum import StrEnum
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 from typing_extensions import override
@@ -16,6 +16,8 @@ from orchestrator.domain.attempt import Entry, SubmissionOrigin, TerminationReas
 from orchestrator.domain.checkpoint import ArtifactStatus
 from orchestrator.domain.roles import DataRole, Phase
 from orchestrator.domain.task import Budget, Direction, Resources, Strict, TaskSpec
+
+FileDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 FORMAT = 1
 """Version of every record here. A reader that finds another says so and touches nothing."""
@@ -99,7 +101,7 @@ class AttemptPlan(PhasePlan):
     task_digest: str
     task: TaskSpec
     agent: str
-    agent_digest: str
+    agent_digest: FileDigest
     model: str
     effort: str
 

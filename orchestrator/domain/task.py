@@ -226,7 +226,7 @@ class RefusedContent(StrEnum):
 
 
 class PatchPolicy(Strict):
-    """What a patch may carry (decision 9). ``max_compressed`` bounds the added content."""
+    """What a patch may carry. ``max_compressed`` bounds the added content."""
 
     max_compressed: Bytes = 256 * 1024
     max_expanded: Bytes = 64 * 1024**2

@@ -1,4 +1,4 @@
-"""What a task lets a patch carry (decision 9): ideas as source, never weights or data.
+"""What a task lets a patch carry: ideas as source, never weights or data.
 
 The figures are taken from the patch itself, so that submission and replay measure the same bytes:
 ``compressed`` is what zlib makes of every added line, the names of new files and the targets of

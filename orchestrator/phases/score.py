@@ -275,7 +275,8 @@ def _publish(scoring: _Scoring, place: CheckpointScore, summary: Summary, found:
     )
     save(place.official_receipt, receipt)
     write_complete(place.complete, place.official_receipt, place.summary)
-    ctx.say(f"{summary.checkpoint}: {summary.status.value} {summary.value}")
+    said = summary.reason if summary.value is None else f"{summary.value:.6g}"
+    ctx.say(f"{summary.checkpoint}: {summary.status.value} {said}")
     return sha256
 
 

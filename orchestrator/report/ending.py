@@ -7,6 +7,7 @@ from orchestrator.domain.checkpoint import ArtifactStatus
 from orchestrator.domain.records import Aggregate, Artifacts, ScoredCheckpoint
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.report.lookup import RunFolder, path_id, run_id
+from orchestrator.report.views import contested_of, read
 from orchestrator.report.words import figure, short_digest
 from orchestrator.storage.journal import read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
@@ -52,6 +53,13 @@ def _replay(folder: ReplayFolder, state: State) -> Iterator[str]:
         judged = load(folder.artifacts, Artifacts).artifacts
         counts = {s: sum(a.status is s for a in judged) for s in ArtifactStatus}
         yield "  checkpoints: " + ", ".join(f"{n} {s.value}" for s, n in counts.items())
+        for artifact in judged:
+            if artifact.status is ArtifactStatus.REJECTED:
+                yield f"    {artifact.name}: {artifact.reason}"
+    if contested := contested_of(read(folder)):
+        yield f"  contested: {', '.join(contested)}"
+    if not folder.scorings():
+        yield f"  look further: orch show {run_id(folder)[:8]}"
 
 
 def _scoring(folder: ScoringFolder, state: State) -> Iterator[str]:
@@ -61,7 +69,8 @@ def _scoring(folder: ScoringFolder, state: State) -> Iterator[str]:
         return
     found = load(folder.summary, Aggregate)
     kind = "official" if found.official else "local"
-    yield f"  {state.value} ({kind}), {found.metric}:"
+    marks = "".join(f", contested: {mark}" for mark in contested_of(read(folder)))
+    yield f"  {state.value} ({kind}{marks}), {found.metric}:"
     for row in found.checkpoints:
         yield f"    {_row(row, best=found.best)}"
     yield f"  look further: orch show {run_id(folder)[:8]}"

@@ -15,15 +15,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from orchestrator import __version__
-from orchestrator.lifecycle.machine import State
 from orchestrator.report import facts, words
 from orchestrator.report.chart import chart_of
 from orchestrator.report.story import tell
 from orchestrator.report.text import clean
 from orchestrator.report.views import (
     AttemptView,
-    ReplayView,
     ScoringView,
+    headline,
     score_of,
     scoring_of,
     state_word,
@@ -93,18 +92,6 @@ def policy(style: str) -> str:
     """Write the content security policy of a page whose only style sheet is ``style``."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-
-
-def headline(view: AttemptView) -> ReplayView | None:
-    """Choose the replay whose result heads the page: the finished official one, else the latest."""
-    official = (
-        replay
-        for replay in view.replays
-        if replay.journal.state is State.TERMINAL_BEHAVIOR
-        and replay.plan
-        and replay.plan.series == "official"
-    )
-    return next(official, view.replays[-1] if view.replays else None)
 
 
 def _finished(value: object) -> object:

@@ -16,6 +16,7 @@ from orchestrator.report.views import (
     contested_of,
     ending_reason,
     exit_facts_of,
+    headline,
     reason_and_origin,
     score_of,
     state_word,
@@ -26,7 +27,7 @@ _SHORTEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One attempt with its latest replay and the result of that. ``age`` in seconds."""
+    """One attempt with the replay that stands for it, and its result. ``age`` in seconds."""
 
     HEADINGS: ClassVar = ("id", "config", "attempt", "state", "replay", "exit", "score", "age")
 
@@ -121,7 +122,7 @@ def overview(views: tuple[AttemptView, ...], *, now: datetime) -> tuple[Row, ...
 
 
 def _row(view: AttemptView, short: str, now: datetime) -> Row:
-    replay = view.replays[-1] if view.replays else None
+    replay = headline(view)
     return Row(
         id=short,
         view=view,

@@ -374,3 +374,15 @@ def _checkpoint(folder: CheckpointScore, faults: Faults) -> CheckpointView:
 
 def _text(record: Record, key: str) -> str:
     return str(record.data.get(key) or "")
+
+
+def headline(view: AttemptView) -> ReplayView | None:
+    """Choose the replay that stands for an attempt: the finished official one, else the latest."""
+    official = (
+        replay
+        for replay in view.replays
+        if replay.journal.state is State.TERMINAL_BEHAVIOR
+        and replay.plan
+        and replay.plan.series == "official"
+    )
+    return next(official, view.replays[-1] if view.replays else None)

@@ -1,4 +1,4 @@
-"""Host-wide reservations of CPUs, memory and disk (decision 19): reserved, not merely checked.
+"""Host-wide reservations of CPUs, memory and disk: reserved, not merely checked.
 
 One file per reservation, under a flock that its holder keeps for as long as it lives; so a dead
 holder's reservation is free at once, with nothing to time out. The folder is shared by every user
