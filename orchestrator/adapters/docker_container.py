@@ -64,6 +64,7 @@ class DockerContainer(Container):
     @override
     def start(self, sink: LogSink) -> None:
         watch = self._new_watch(sink, ContainerStatus.CREATED, self._api.incarnation())
+        self._find_group_early()  # where to attach is to make the first process, it is known now
         try:
             self._call("start")
         except OrchError:

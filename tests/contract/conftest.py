@@ -69,6 +69,13 @@ def podman_rig(podman: str) -> Iterator[Rig]:
     engine.close()
 
 
+@pytest.fixture(params=["docker", "podman"])
+def real_rig(request: pytest.FixtureRequest) -> Rig:
+    """Where kinds of engines differ, or could."""
+    chosen: Rig = request.getfixturevalue(f"{request.param}_rig")
+    return chosen
+
+
 @pytest.fixture
 def memory_rig() -> Iterator[Rig]:
     engine = InMemoryEngine(

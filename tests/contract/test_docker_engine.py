@@ -26,6 +26,7 @@ from tests.contract.rig import KEEP_ALIVE, Recorder, Rig
 pytestmark = pytest.mark.docker
 
 LONG = 120.0
+NO_FILE_LIMIT = "engine cannot limit the files of a memory file system"
 FLOOD = 30_000_000
 
 
@@ -67,10 +68,10 @@ def test_DK_01_silence_beyond_the_clients_timeout_is_no_failure(image: str) -> N
     engine.close()
 
 
-def test_EX_02_out_of_memory_is_read_before_removal(docker_rig: Rig) -> None:
+def test_EX_02_out_of_memory_is_read_before_removal(real_rig: Rig) -> None:
     eat = "python3 -c 'x = []\nwhile True: x.append(bytearray(1 << 20))'; exit $?"
     limits = Limits(cpus=1, memory=64 << 20, shm=1 << 20, pids=64)
-    container, _ = docker_rig.start(*bash(eat), limits=limits)
+    container, _ = real_rig.start(*bash(eat), limits=limits)
     end = ended(container)
     assert end.state.exit_code == 137
     assert end.state.oom_killed
@@ -79,9 +80,9 @@ def test_EX_02_out_of_memory_is_read_before_removal(docker_rig: Rig) -> None:
     assert memory.limit_reached is None or memory.limit_reached > 0
 
 
-def test_memory_is_read_from_the_containers_own_cgroup(docker_rig: Rig) -> None:
+def test_memory_is_read_from_the_containers_own_cgroup(real_rig: Rig) -> None:
     take = "import time; x = bytearray(40 << 20); print('taken', flush=True); time.sleep(600)"
-    container, recorder = docker_rig.start("python3", "-c", take)
+    container, recorder = real_rig.start("python3", "-c", take)
     recorder.wait_for(b"taken")
     memory = container.memory()
     assert memory.peak is not None
@@ -94,9 +95,9 @@ def test_memory_is_read_from_the_containers_own_cgroup(docker_rig: Rig) -> None:
     assert after.limit_reached is None, "a zero read before the end proves nothing"
 
 
-def test_EX_10_a_cut_off_command_lives_on_until_its_user_is_swept(docker_rig: Rig) -> None:
+def test_EX_10_a_cut_off_command_lives_on_until_its_user_is_swept(real_rig: Rig) -> None:
     agent = {"user": "10002:10002", "env": {}, "workdir": "/tmp"}
-    container, recorder = docker_rig.start(*KEEP_ALIVE)
+    container, recorder = real_rig.start(*KEEP_ALIVE)
     recorder.wait_for(b"ready")
 
     def agents() -> list[str]:
@@ -160,13 +161,17 @@ print(json.dumps({
 """
 
 
-def test_a_container_is_closed_in(docker_rig: Rig) -> None:
+def test_a_container_is_closed_in(real_rig: Rig) -> None:
     limits = Limits(cpus=1, memory=256 << 20, shm=1 << 20, pids=64, file_size=1 << 30)
-    container, recorder = docker_rig.start(
+    container, recorder = real_rig.start(
         "python3", "-c", LOOK_AROUND, limits=limits, env={"GIVEN": "a=b\nc"}
     )
     assert ended(container).state.exit_code == 0, recorder.kept
-    assert json.loads(recorder.kept["stdout"]) == {
+    seen = json.loads(recorder.kept["stdout"])
+    assert seen.pop("first").endswith("-init")
+    limited = NO_FILE_LIMIT not in real_rig.engine.abilities().lacks
+    assert (seen.pop("tmp_inodes") == 1000) is limited
+    assert seen == {
         "interfaces": ["lo"],
         "root": "Read-only file system",
         "etc": "Read-only file system",
@@ -175,10 +180,8 @@ def test_a_container_is_closed_in(docker_rig: Rig) -> None:
         "no_new_privileges": "1",
         "seccomp": "2",
         "ids": [10001, 10001],
-        "first": "docker-init",
         "core": [0, 0],
         "file_size": [1 << 30, 1 << 30],
-        "tmp_inodes": 1000,
         "tmp_size": 1 << 20,
         "shm_size": 1 << 20,
         "hostname": "orch",
@@ -404,7 +407,7 @@ def test_the_incarnation_names_the_process_that_listens(tmp_path: Path) -> None:
 JOIN = """
 import sys
 from orchestrator.adapters.docker_engine import DockerEngine
-address, label = sys.argv[1] or None, sys.argv[2]
+address, label = sys.argv[1:]
 (container,) = DockerEngine(address).find({"orch.test": label})
 sys.exit(container.interact(("sh",), user="10001:10001", env={"PS1": "prompt> "}))
 """
@@ -413,30 +416,28 @@ sys.exit(container.interact(("sh",), user="10001:10001", env={"PS1": "prompt> "}
 LABEL = "orch.test"
 
 
-def joining(container: Container) -> list[str]:
-    return [
-        sys.executable,
-        "-c",
-        JOIN,
-        SETTINGS.engine_address or "",
-        container.labels["orch.test"],
-    ]
+def joining(rig: Rig, container: Container) -> list[str]:
+    address = rig.engine.identity().address
+    return [sys.executable, "-c", JOIN, address, container.labels["orch.test"]]
 
 
-def test_a_pipe_is_passed_on_and_the_exit_code_comes_back(docker_rig: Rig) -> None:
-    container, _ = docker_rig.start(*KEEP_ALIVE)
+def test_a_pipe_is_passed_on_and_the_exit_code_comes_back(real_rig: Rig) -> None:
+    container, _ = real_rig.start(*KEEP_ALIVE)
     told = subprocess.run(
-        joining(container), input=b"echo one; id -u\nexit 6\n", capture_output=True, check=False
+        joining(real_rig, container),
+        input=b"echo one; id -u\nexit 6\n",
+        capture_output=True,
+        check=False,
     )
     assert (told.returncode, told.stdout) == (6, b"one\n10001\n"), told.stderr
 
 
-def test_a_terminal_is_joined_and_put_back(docker_rig: Rig) -> None:
-    container, _ = docker_rig.start(*KEEP_ALIVE)
+def test_a_terminal_is_joined_and_put_back(real_rig: Rig) -> None:
+    container, _ = real_rig.start(*KEEP_ALIVE)
     ours, theirs = os.openpty()
     termios.tcsetwinsize(theirs, (33, 99))
     before = termios.tcgetattr(theirs)
-    with subprocess.Popen(joining(container), stdin=theirs, stdout=theirs) as person:
+    with subprocess.Popen(joining(real_rig, container), stdin=theirs, stdout=theirs) as person:
         read_until(ours, b"prompt> ")
         assert termios.tcgetattr(theirs) != before, "not in raw mode"
         os.write(ours, b"stty size\r")
@@ -456,7 +457,7 @@ def test_a_terminal_is_put_back_when_the_container_goes(docker_rig: Rig) -> None
     container, _ = docker_rig.start(*KEEP_ALIVE)
     ours, theirs = os.openpty()
     before = termios.tcgetattr(theirs)
-    with subprocess.Popen(joining(container), stdin=theirs, stdout=theirs) as person:
+    with subprocess.Popen(joining(docker_rig, container), stdin=theirs, stdout=theirs) as person:
         read_until(ours, b"prompt> ")
         container.kill()
         assert person.wait(LONG) == 137

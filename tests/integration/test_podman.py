@@ -1,6 +1,7 @@
 """The whole pipeline on Podman's Docker-compatible socket, and what it cannot do there."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from orchestrator.adapters.docker_dialect import PODMAN
 from orchestrator.domain.records import AttemptPlan
 from orchestrator.storage.layout import AttemptFolder
 from orchestrator.storage.records import load
-from tests.e2e.rig import THREE, Rig, final, last
+from tests.e2e.rig import THREE, Rig, final, has, last, until
 
 pytestmark = pytest.mark.docker
 
@@ -64,3 +65,26 @@ def test_memory_that_ran_out_is_known_although_podman_does_not_say_it(rig: Rig) 
     assert seen["exit"]["memory_limit_reached"]
     assert seen["host_facts"] == []
     assert seen["contested"] == []
+
+
+@pytest.mark.parametrize(
+    ("doing", "verdict", "facts"),
+    [
+        (["kill"], "infrastructure", ["killed_by_third_party"]),
+        (["stop", "--time", "1"], "no_checkpoint", []),  # what PODMAN.lacks says of signals
+    ],
+    ids=["kill", "stop"],
+)
+def test_what_somebody_else_did_to_it_is_the_machines_as_far_as_podman_tells(
+    rig: Rig, doing: list[str], verdict: str, facts: list[str]
+) -> None:
+    attempt = rig.enter(rig.pack("echo begun; sleep 60\n"))
+    with rig.start("replay", attempt) as process:
+        replay = attempt / "replay-001"
+        until(lambda: (replay / "logs/stdout.log").exists() and has(replay, "run_started"))
+        until(lambda: (replay / "logs/stdout.log").read_text() == "begun\n")
+        (container,) = rig.containers()
+        subprocess.run(["docker", *doing, container.name], check=True, capture_output=True)
+        process.communicate(timeout=60)
+    assert verdict in final(replay)
+    assert last(replay, "exited")["host_facts"] == facts
