@@ -61,7 +61,10 @@ def _clock(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
-_LEFT = "leaving the container running; the next writing command deals with it"
+_LEFT = (
+    "leaving the container running; orch replay goes on with a replay, "
+    "anything else is ended by the next command that writes"
+)
 
 
 def _cost(beat: Beat | None) -> str:

@@ -236,7 +236,7 @@ class Watch:
             if self.stop.leave:
                 raise ContainerLeftRunning(
                     f"left container {self.container.name} running",
-                    remedy="orch status shows it; the next writing command deals with it",
+                    remedy="orch replay goes on with a replay; orch status shows what is left",
                 )
             reason = self._must_end()
             if reason is not None:

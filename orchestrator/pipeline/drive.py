@@ -45,6 +45,8 @@ KINDS: dict[type[RunFolder], RunKind] = {
     ScoringFolder: RunKind.SCORING,
 }
 _BALLAST = ".ballast"
+LEFT_RUNNING = "left_running"
+"""The note of a person who left a container to run on."""
 
 
 def drive_attempt(ctx: Context, folder: AttemptFolder, pack: Pack, agent: Agent) -> State:
@@ -279,6 +281,7 @@ def _supervised(ctx: Context, folder: RunFolder, plan: PhasePlan) -> Iterator[Jo
             make_ballast(ballast)
             yield journal
         except ContainerLeftRunning:
+            journal.append(Event.NOTED, audit=LEFT_RUNNING)
             raise
         except InterruptedByOperator as stop:
             book(ctx, journal, folder, Event.OPERATOR, message=str(stop))

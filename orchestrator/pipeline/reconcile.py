@@ -31,6 +31,7 @@ from orchestrator.storage.journal import Journal, JournalView, read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
 from orchestrator.storage.records import load
 from orchestrator.storage.supervisor import is_supervised, supervising
+from receipts.errors import ReceiptError
 
 _PLANS: dict[type[drive.RunFolder], type[PhasePlan]] = {
     AttemptFolder: AttemptPlan,
@@ -69,7 +70,7 @@ def reconcile(ctx: Context) -> None:
             _reconcile(ctx, folder, ended)
         except InterruptedByOperator:
             raise
-        except (OrchError, OSError) as trouble:
+        except (OrchError, ReceiptError, OSError, ValueError) as trouble:
             ctx.say(f"{folder.root}: {trouble}")
     _sweep(ctx)
 
@@ -177,12 +178,17 @@ def _end(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:
     kind: RunKind = drive.KINDS[type(folder)]
     with supervising(folder.root):
         _clear(ctx, folder, plan)
-        message = "orch was killed while it supervised this run"
         journal = Journal(folder.journal, kind, plan.run_id, ctx.clock)
         if journal.state is None:
             journal.append(Event.REGISTERED)
-        fact = HostFact.ORCHESTRATOR_FAILED.value
-        drive.book(ctx, journal, folder, Event.INFRASTRUCTURE, fact=fact, message=message)
+        notes = journal.view.all(Event.NOTED)
+        if any(note.data.get("audit") == drive.LEFT_RUNNING for note in notes):
+            message = "a person left it running, and it cannot be gone on with"
+            drive.book(ctx, journal, folder, Event.OPERATOR, message=message)
+        else:
+            message = "orch was killed while it supervised this run"
+            fact = HostFact.ORCHESTRATOR_FAILED.value
+            drive.book(ctx, journal, folder, Event.INFRASTRUCTURE, fact=fact, message=message)
     ctx.say(f"{folder.root}: ended, {message}")
 
 

@@ -156,7 +156,8 @@ def test_operator_interrupt_twice_leaves_the_container(rig: Rig) -> None:
     code, said = ended(process)
     assert code == 130, said
     assert "leaving the container running" in said
-    assert final(attempt) == "explore_started"
+    assert final(attempt) == "noted"
+    assert last(attempt, "noted")["audit"] == "left_running"
     assert not (attempt / ".complete").exists()
     (container,) = rig.containers()
     assert container.state().status == "running"
@@ -164,8 +165,7 @@ def test_operator_interrupt_twice_leaves_the_container(rig: Rig) -> None:
     assert rig.mounts()
     missing = rig.call("replay", attempt)
     assert missing.code == 64
-    assert last(attempt, "infrastructure")["fact"] == "orchestrator_failed"
-    assert last(attempt, "infrastructure")["reason"] == "runtime_failure"
+    assert last(attempt, "operator")["reason"] == "operator_interrupt"
     assert (attempt / ".complete").is_file()
     rig.nothing_left()
 
