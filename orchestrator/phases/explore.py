@@ -363,6 +363,7 @@ class _Exploration:
         """Make the submission durable; the event that counts follows at once."""
         record = submission(reason, _ORIGIN[reason], found, taken, self._outside())
         save(self.folder.submission, record, replace=True)
+        self.ctx.say(f"captured and proven, {record.patch_size} bytes; the container is ended now")
         self.outcome = captured(record)
 
     def _outside(self) -> tuple[str, ...]:

@@ -80,7 +80,8 @@ def judge_patch(ctx: Context, pack: Pack, patch: Path) -> JudgedPatch:
         )
     if not isinstance(found, Applied):
         raise TaskPackError(
-            f"{patch}: {found.reason}", remedy="make it with git diff --binary --full-index"
+            f"{patch}: {found.reason}",
+            remedy=f"in {pack.solution}: git diff --binary --full-index --relative > FILE",
         )
     base = manifest_of(pack.solution, exclude=pack.exclude)
     before, after = base.by_path(), found.manifest.by_path()
