@@ -222,7 +222,9 @@ def image() -> Iterator[Any]:
 
     def build(*lines: str) -> str:
         text = "\n".join(["FROM orch/debian:1", *lines]).encode()
-        found, _ = client.images.build(fileobj=io.BytesIO(text), tag="orch-test/brings:1")
+        found, _ = client.images.build(
+            fileobj=io.BytesIO(text), tag="orch-test/brings:1", rm=True, forcerm=True
+        )
         made.append(found.id)
         return "orch-test/brings:1"
 
