@@ -23,6 +23,16 @@ _REGISTERED: Mapping[str, Kind] = MappingProxyType(
         "scoring_registered": Kind.SCORING,
     }
 )
+_ONE_DRAW: Mapping[str, tuple[tuple[str, ...], frozenset[str]]] = MappingProxyType(
+    {
+        "replay_registered": (("attempt_id", "series"), frozenset({"terminal_behavior"})),
+        "scoring_registered": (
+            ("replay_id", "evaluator_digest"),
+            frozenset({"scored", "invalid", "unscorable"}),
+        ),
+    }
+)
+"""Of what one run may finish, and how a run that finished is logged to have ended."""
 
 
 def check_journal(run: Run, report: Report) -> None:
@@ -118,6 +128,7 @@ def check_campaign(found: Found, wanted: Wanted, report: Report) -> None:
     if journal.torn:
         report.note(path, "its last line was cut off while being written; it counts for nothing")
     log = _sorted(path, journal, report)
+    _check_drawn_once(path, log, report)
     for run in found.runs:
         _check_run(run, log, report)
     if wanted.whole_campaign:
@@ -150,6 +161,21 @@ def _sorted(path: Path, journal: Journal, report: Report) -> _Log:
                 report.fault(Step.CAMPAIGN, path, what)
         closed = closed or line.event == "closed"
     return log
+
+
+def _check_drawn_once(path: Path, log: _Log, report: Report) -> None:
+    """Check that no member of a series, and no evaluator of a replay, finished more than once."""
+    drawn: Counter[tuple[str, ...]] = Counter()
+    for run_id, line in log.registered.items():
+        ended = log.ended.get(run_id)
+        names, endings = _ONE_DRAW.get(line.event, ((), frozenset()))
+        if ended is not None and ended.data.get("state") in endings:
+            drawn[line.event, *(str(line.data.get(name))[:80] for name in names)] += 1
+    for (event, of, member), count in sorted(drawn.items()):
+        if count > 1:
+            kind = _REGISTERED[event]
+            what = f"{count} finished runs of {kind} {member} of {of}; one counts at most"
+            report.fault(Step.CAMPAIGN, path, what)
 
 
 def _check_run(run: Run, log: _Log, report: Report) -> None:

@@ -27,6 +27,7 @@ from orchestrator.evidence.context import Context
 from orchestrator.evidence.readable import require_readable
 from orchestrator.evidence.tree import manifest_of, tree_digest
 from orchestrator.lifecycle.machine import State, is_terminal
+from orchestrator.storage.campaign import CampaignEvent, read_campaign
 from orchestrator.storage.journal import read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder
 from orchestrator.storage.pack import Pack, load_pack
@@ -92,7 +93,7 @@ def plan_replay(
             f"{folder.root} has no candidate to replay (it is {state})",
             remedy=f"orch lifecycle {attempt.run_id[:8]} tells its story",
         )
-    require_free_member(folder, series, again)
+    require_free_member(ctx, folder, series, again)
     submission = load(folder.submission, Submission) if folder.submission.exists() else None
     # Checkpoints that are handed in have no tree; their attempt stands for them.
     tree = attempt.run_id if submission is None else submission.manifest_digest
@@ -280,12 +281,16 @@ def require_same_pack(attempt: AttemptPlan, pack: Pack) -> None:
         )
 
 
-def require_free_member(folder: AttemptFolder, series: Series, again: str | None) -> None:
+def require_free_member(
+    ctx: Context, folder: AttemptFolder, series: Series, again: str | None
+) -> None:
     """Refuse a member that has a replay which is finished or under way.
 
     Raises:
-        UsageError: it has; or a person stopped it and no reason to go on is given.
+        UsageError: it has, here or by the campaign log; or a person stopped it and no reason to go
+            on is given.
     """
+    _require_here(ctx, folder, series)
     for earlier in folder.replays():
         if not earlier.plan.exists():
             continue
@@ -307,6 +312,28 @@ def require_free_member(folder: AttemptFolder, series: Series, again: str | None
             raise UsageError(
                 f"{earlier.root} has not ended (it is {state})",
                 remedy=f"orch lifecycle {plan.run_id[:8]} tells where it stands",
+            )
+
+
+def _require_here(ctx: Context, folder: AttemptFolder, series: Series) -> None:
+    """Refuse to draw again what finished and was removed."""
+    attempt_id = load(folder.plan, AttemptPlan).run_id
+    here = {load(r.plan, ReplayPlan).run_id for r in folder.replays() if r.plan.exists()}
+    drawn: set[str] = set()
+    for record in read_campaign(ctx.runs.campaign).records:
+        run_id, data = str(record.data.get("run_id")), record.data
+        if record.event is CampaignEvent.REPLAY_REGISTERED:
+            if (data.get("attempt_id"), data.get("series")) == (attempt_id, series.name):
+                drawn.add(run_id)
+        elif (
+            record.event is CampaignEvent.ENDED
+            and run_id in drawn - here
+            and data.get("state") == State.TERMINAL_BEHAVIOR
+        ):
+            raise UsageError(
+                f"replay {run_id[:8]} ({series.name}) of {folder.root} is finished by the "
+                "campaign log, and its folder is gone",
+                remedy="put it back; a series has at most one finished replay per member",
             )
 
 

@@ -1,6 +1,6 @@
 """Make a planned run exist: its number, its line in the campaign log, its plan, its journal.
 
-Registration comes before any outcome can be known, so that no draw is free (decision 5). Whether a
+Registration comes before any outcome can be known, so that no draw is free. Whether a
 member of a series is free is decided under a lock, so that two commands never both get it.
 """
 
@@ -81,7 +81,7 @@ def register_replay(ctx: Context, attempt: AttemptFolder, plan: ReplayPlan) -> R
     """
     ctx.campaign.require_open()
     with alone(attempt.root):
-        require_free_member(attempt, Series(plan.series), plan.again)
+        require_free_member(ctx, attempt, Series(plan.series), plan.again)
         return _register_replay(ctx, attempt, plan)
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from orchestrator.errors import StorageFullError
 from orchestrator.lifecycle.machine import Event
-from orchestrator.pipeline import register
+from orchestrator.pipeline import plans, register
 from orchestrator.pipeline.reconcile import reconcile
 from orchestrator.storage.journal import Journal
+from receipts.verify import verify
 from tests.e2e.rig import Rig, final, has, kill_group, last, until
 
 SLOW = ({"run": "echo more >> run.sh; touch begun; sleep 6"}, {"run": "/opt/harness/submit.sh"})
@@ -145,3 +146,30 @@ def test_a_replay_is_not_gone_on_with_under_another_pack(rig: Rig) -> None:
         reconcile(ctx)
     assert final(replay) == "no_checkpoint"
     rig.nothing_left()
+
+
+def test_a_finished_replay_that_was_removed_is_not_drawn_again(rig: Rig) -> None:
+    attempt = rig.enter(rig.pack())
+    replay = rig.replay(attempt)
+    replay.rename(rig.root / "put-away")
+    done = rig.call("replay", attempt)
+    assert done.code == 64
+    assert "its folder is gone" in done.err
+    assert not replay.exists()
+    (rig.root / "put-away").rename(replay)
+    assert "is finished" in rig.call("replay", attempt).err
+
+
+def test_two_finished_replays_of_a_member_and_two_scorings_are_found(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = rig.enter(rig.pack())
+    rig.replay(attempt)
+    for where in (plans, register):
+        monkeypatch.setattr(where, "require_free_member", lambda *_: None)
+        monkeypatch.setattr(where, "superseded", lambda *_: None)
+    replay = rig.replay(attempt)
+    assert rig.call("score", replay).code == 0
+    found = [fault.what for fault in verify(rig.runs).faults]
+    assert len(found) == 2
+    assert all(what.startswith("2 finished runs of") for what in found)

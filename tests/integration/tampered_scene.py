@@ -88,6 +88,7 @@ class Scene:
                 runs=RunsFolder(self.runs),
                 campaign=SimpleNamespace(append=lambda *_, **__: None),
                 engine=SimpleNamespace(find=lambda _: ()),
+                own=lambda _: {},
             ),
         )
         finish_replay(context, ReplayFolder(self.replay))

@@ -246,7 +246,8 @@ def _is_evidence(scene: Scene, path: Path) -> bool:
         return False
     if path.name == "gate.json" and "score-001" in parts:
         return False
-    beside = {"logs", "out", "workspace", "control", "validate", "checkpoints", ".supervisor.lock"}
+    locks = {".supervisor.lock", ".beginning.lock"}
+    beside = {"logs", "out", "workspace", "control", "validate", "checkpoints", *locks}
     inside = [part for part in parts if part in beside]
     return not inside or (inside == ["out"] and path.parents[1].name.startswith("checkpoint-"))
 
