@@ -55,6 +55,7 @@ class UserRig(Rig):
             user=USER,
             group=USER,
             extra_groups=self.groups,
+            umask=0o077,
             cwd=self.root,
             env={
                 "PATH": os.environ["PATH"],
