@@ -10,7 +10,7 @@ from types import FrameType
 
 import structlog
 
-from orchestrator.cli.render import Stream, emit
+from orchestrator.cli.render import Stream, emit, write
 from orchestrator.evidence.supervise import Beat, StopRequest
 from orchestrator.report.text import one_line
 
@@ -36,13 +36,12 @@ class Progress:
         """Show where a running container stands; on a terminal only."""
         self.latest = beat
         if self._live:
-            sys.stderr.write(_UP_AND_CLEAR + one_line(described(beat)))
-            sys.stderr.flush()
+            write(sys.stderr, _UP_AND_CLEAR + one_line(described(beat)))
             self._shown = True
 
     def _clear(self) -> None:
         if self._shown:
-            sys.stderr.write(_UP_AND_CLEAR)
+            write(sys.stderr, _UP_AND_CLEAR)
             self._shown = False
 
     def close(self) -> None:
@@ -77,7 +76,10 @@ def _cost(beat: Beat | None) -> str:
 
 @contextmanager
 def interruptible(stop: StopRequest, progress: Progress) -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM into a wish to stop, and say first what that costs."""
+    """Turn Ctrl-C and SIGTERM into a wish to stop, and say first what that costs.
+
+    A terminal that hangs up is no such wish: the work goes on without it.
+    """
     asked: SimpleQueue[int] = SimpleQueue()
 
     def ask(_number: int, _frame: FrameType | None) -> None:
@@ -91,6 +93,7 @@ def interruptible(stop: StopRequest, progress: Progress) -> Iterator[None]:
     teller = Thread(target=tell, name="interrupts", daemon=True)
     teller.start()
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         yield
     finally:

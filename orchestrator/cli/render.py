@@ -3,6 +3,7 @@
 No markup is ever read from what is printed, and nothing in it reaches the terminal as a control.
 """
 
+import errno
 import io
 import json
 import os
@@ -24,16 +25,22 @@ class Stream(Enum):
 
 
 def emit(text: str = "", *, to: Stream = Stream.OUT) -> None:
-    """Print ``text`` and a newline, cleaned.
+    """Print ``text`` and a newline, cleaned."""
+    write(sys.stdout if to is Stream.OUT else sys.stderr, clean(text) + "\n")
 
-    A reader that went away (``orch status | head``) ends the printing and not the work: what
-    follows goes nowhere.
+
+def write(stream: IO[str], text: str) -> None:
+    """Write ``text`` as it is.
+
+    A reader that went away (``orch status | head``), or a terminal that hung up, ends the printing
+    and not the work: what follows goes nowhere.
     """
-    stream = sys.stdout if to is Stream.OUT else sys.stderr
     try:
-        stream.write(clean(text) + "\n")
+        stream.write(text)
         stream.flush()
-    except BrokenPipeError:
+    except OSError as failure:
+        if failure.errno not in {errno.EPIPE, errno.EIO}:
+            raise
         with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - devnull is no path of ours
             os.dup2(nowhere.fileno(), stream.fileno())
 

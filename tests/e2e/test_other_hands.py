@@ -1,6 +1,9 @@
 """Two commands at once, a copied runs folder, a changed pack, a death: no run is harmed."""
 
+import os
+import pty
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +176,17 @@ def test_two_finished_replays_of_a_member_and_two_scorings_are_found(
     found = [fault.what for fault in verify(rig.runs).faults]
     assert len(found) == 2
     assert all(what.startswith("2 finished runs of") for what in found)
+
+
+def test_a_terminal_that_hangs_up_ends_no_exploration(rig: Rig) -> None:
+    pack = rig.pack(steps=({"run": "touch begun; sleep 3; echo more >> run.sh"}, *SLOW[1:]))
+    child, terminal = pty.fork()
+    if child == 0:
+        words = (sys.executable, "-m", "orchestrator", "explore", str(pack))
+        os.execve(sys.executable, words, {**os.environ, **rig.variables})  # noqa: S606
+    (attempt,) = until(lambda: list(rig.runs.glob("*/attempt-001")))
+    until((attempt / "workspace" / "begun").exists)
+    os.close(terminal)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert last(attempt, "captured")["reason"] == "agent_explicit_submit"
