@@ -15,6 +15,7 @@ from orchestrator.domain.records import (
     AttemptPlan,
     ImageRecord,
     Material,
+    PhasePlan,
     PlannedCheckpoint,
     ReplayPlan,
     ScoringPlan,
@@ -87,6 +88,7 @@ def plan_replay(
     """
     attempt = load(folder.plan, AttemptPlan)
     require_same_pack(attempt, pack)
+    _require_official(official, attempt, folder.root)
     state = read_journal(folder.journal, RunKind.ATTEMPT).state
     if state is not State.SUBMITTED:
         raise UsageError(
@@ -127,6 +129,7 @@ def plan_scoring(
         TaskPackError: more of the task than its evaluator is another than the attempt's.
     """
     plan, attempt = load(replay.plan, ReplayPlan), load(replay.attempt.plan, AttemptPlan)
+    _require_official(official, plan, replay.root)
     if pack.spec != attempt.task:
         raise TaskPackError(
             f"{pack.source} is not the task of {replay.attempt.root}",
@@ -278,6 +281,15 @@ def require_same_pack(attempt: AttemptPlan, pack: Pack) -> None:
         raise TaskPackError(
             f"{pack.source} is {pack.digest}, the attempt was made with {attempt.task_digest}",
             remedy="restore the pack of the attempt, or explore again with this one",
+        )
+
+
+def _require_official(official: bool, before: PhasePlan, root: Path) -> None:  # noqa: FBT001
+    """Refuse an official run on top of a local one: a result is as official as its least part."""
+    if official and not before.official:
+        raise UsageError(
+            f"{root} is local, so nothing official can follow from it",
+            remedy="begin with orch explore --official, or leave out --official",
         )
 
 

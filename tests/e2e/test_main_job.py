@@ -21,3 +21,16 @@ def test_explore_then_replay_then_score(rig: Rig) -> None:
     assert aggregate["best"]["value"] == 0.3
     for folder in (attempt, replay, scoring, scoring / "checkpoint-20"):
         assert (folder / ".complete").is_file(), folder
+
+
+def test_an_official_result_is_official_from_the_start(rig: Rig) -> None:
+    pack = rig.pack()
+    local = rig.explore(pack)
+    refused = rig.call("replay", local, "--official")
+    assert refused.code == 64
+    assert "is local, so nothing official can follow from it" in refused.err
+    official = rig.explore(pack, "--official")
+    replay = rig.replay(official, "--official")
+    aggregate = json.loads((replay / "score-001" / "summary.json").read_text())
+    assert aggregate["official"] is True
+    assert aggregate["relaxations"] == []
