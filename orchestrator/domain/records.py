@@ -19,6 +19,8 @@ from orchestrator.domain.task import Budget, Direction, Resources, Strict, TaskS
 
 FileDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@/-]{1,64}$")]
+
 FORMAT = 1
 """Version of every record here. A reader that finds another says so and touches nothing."""
 
@@ -339,13 +341,18 @@ def best_of(scores: tuple[ScoredCheckpoint, ...], direction: Direction) -> Score
 class EvaluatorOutput(Strict):
     """What an evaluator may write to ``/out/summary.json``; anything else is a crash.
 
-    Numbers may be non-finite here: they come from Python's own ``json`` module.
+    Numbers may be non-finite here: they come from Python's own ``json`` module. Names and the
+    reason are words, not sentences: an evaluator sees final rows, and no text of its own leaves it.
     """
 
     status: ScoreStatus
-    reason: str = ""
-    metrics: dict[str, float | tuple[float, ...]] = Field(default_factory=dict)
-    baselines: dict[str, dict[str, float]] = Field(default_factory=dict)
+    reason: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{0,64}$")] = ""
+    metrics: Annotated[dict[Word, float | tuple[float, ...]], Field(max_length=1000)] = Field(
+        default_factory=dict
+    )
+    baselines: Annotated[dict[Word, dict[Word, float]], Field(max_length=16)] = Field(
+        default_factory=dict
+    )
 
 
 class ValidatorOutput(Strict):

@@ -24,11 +24,11 @@ from orchestrator.evidence.supervise import Ending, Watch
 from orchestrator.evidence.tree import encode_path
 from orchestrator.evidence.walk import remove_tree, reopen
 from orchestrator.lifecycle.machine import Event
-from orchestrator.ports import Volume
+from orchestrator.ports import Clock, Volume
 from orchestrator.sandbox import PHASE_LABEL, asset_mounts, container_spec
 from orchestrator.storage.campaign import CampaignEvent
 from orchestrator.storage.durable import make_folder
-from orchestrator.storage.journal import Journal
+from orchestrator.storage.journal import Journal, Record
 from orchestrator.storage.layout import ReplayFolder
 from orchestrator.storage.ledger import Reservation
 from orchestrator.storage.pack import Pack
@@ -231,15 +231,23 @@ def host_folder(folder: ReplayFolder) -> Path:
     return folder.logs / "host"
 
 
+def _deadline_of_files(clock: Clock, started: Record) -> int:
+    """Say when the deadline was on the wall clock, in which file times are kept, in nanoseconds.
+
+    Where that clock was set back meanwhile, what was published before has times by the old one: the
+    later of both readings counts, for the container was ended at the true deadline anyway.
+    """
+    deadline_ns = int(started.data["deadline_boottime_ns"])
+    at_start = int(datetime.fromisoformat(started.ts).timestamp() * 1e9) - started.mono_ns
+    return max(at_start, clock.wall_ns() - clock.boottime_ns()) + deadline_ns
+
+
 def _collect(replay: _Replay, out: Volume) -> Outcome:
     """Copy what was published, with the container ended, into folders of our own."""
     ctx, folder = replay.ctx, replay.folder
     started = replay.journal.view.last(Event.RUN_STARTED)
     assert started is not None  # noqa: S101 - the state is running
-    # The deadline on the clock that file times are kept in.
-    deadline_ns = (
-        ctx.clock.wall_ns() - ctx.clock.boottime_ns() + int(started.data["deadline_boottime_ns"])
-    )
+    deadline_ns = _deadline_of_files(ctx.clock, started)
     reopen(out.path)
     found, passed_over = select(published(out.path / "checkpoints"), deadline_ns=deadline_ns)
     remove_tree(folder.checkpoints)  # what a collection that was cut off has left

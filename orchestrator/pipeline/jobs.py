@@ -29,6 +29,7 @@ from orchestrator.storage.durable import make_folder
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
 from orchestrator.storage.pack import Pack, load_pack
 from orchestrator.storage.records import load
+from orchestrator.storage.supervisor import alone
 
 _LARGEST_CHECKPOINT = 1 << 50
 
@@ -159,23 +160,29 @@ def declare(ctx: Context, attempt: AttemptFolder, count: int) -> tuple[Series, .
         UsageError: another number was declared before.
     """
     run_id = load(attempt.plan, AttemptPlan).run_id
+    with alone(attempt.root):
+        declared = _declared(ctx, run_id)
+        if declared is None:
+            ctx.campaign.append(
+                CampaignEvent.SERIES_DECLARED, attempt_id=run_id, series="seed", count=count
+            )
+        elif declared != count:
+            raise UsageError(
+                f"{attempt.root} has {declared} seeded replays declared, not {count}",
+                remedy=f"--repeats {declared} goes on with them",
+            )
+    return tuple(Series(f"seed-{number}") for number in range(1, count + 1))
+
+
+def _declared(ctx: Context, run_id: str) -> int | None:
+    """Return how many seeded members an attempt has declared; None when it has not yet."""
     for record in read_campaign(ctx.runs.campaign).records:
         if (
             record.event is CampaignEvent.SERIES_DECLARED
             and record.data.get("attempt_id") == run_id
         ):
-            declared = int(record.data["count"])
-            if declared != count:
-                raise UsageError(
-                    f"{attempt.root} has {declared} seeded replays declared, not {count}",
-                    remedy=f"--repeats {declared} goes on with them",
-                )
-            break
-    else:
-        ctx.campaign.append(
-            CampaignEvent.SERIES_DECLARED, attempt_id=run_id, series="seed", count=count
-        )
-    return tuple(Series(f"seed-{number}") for number in range(1, count + 1))
+            return int(record.data["count"])
+    return None
 
 
 def _replay_member(

@@ -1,10 +1,13 @@
 """Budgets and the clocks they count on: acceptance cases TM."""
 
 import json
+import time
 
 import pytest
 
 from orchestrator.adapters.in_memory import Inside
+from orchestrator.domain.roles import Phase
+from orchestrator.sandbox import PHASE_LABEL
 from tests.e2e.rig import Rig, last
 from tests.e2e.simulated import SteppingClock, simulated, use_time
 
@@ -22,8 +25,13 @@ TAMPER = (
 def test_TM_01_a_step_of_the_wall_clock_moves_no_deadline(rig: Rig) -> None:
     pack = rig.pack(replay={"wall": "10s"})
     clock = SteppingClock()
+    clock.step(time.time() - clock.wall_ns() / 1e9)  # file times are the kernel's
 
     def step_back(inside: Inside) -> int:
+        if inside.spec.labels[PHASE_LABEL] == Phase.VALIDATE:
+            inside.write_file("/out/validation.json", b'{"valid": true}')
+            return 0
+        inside.write_file("/out/checkpoints/checkpoint-10/weights.txt", b"0.5\n")
         clock.step(-2 * 3600)
         return use_time(inside, 10)
 
@@ -35,6 +43,9 @@ def test_TM_01_a_step_of_the_wall_clock_moves_no_deadline(rig: Rig) -> None:
     assert 10 <= seen["exit"]["duration_s"] <= 12
     assert "clock_step" in seen["contested"]
     assert seen["started"] > seen["ended"]
+    # What was published before the step has times of the old clock, and is not late for that.
+    collected = last(replay, "collected")
+    assert [row["name"] for row in collected["checkpoints"]] == ["checkpoint-10"], collected
     rig.nothing_left()
 
 

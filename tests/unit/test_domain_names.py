@@ -3,9 +3,11 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from orchestrator.domain.attempt import ConfigName, Series, slug
 from orchestrator.domain.quantity import count, seconds, size
+from orchestrator.domain.records import EvaluatorOutput
 
 
 @pytest.mark.parametrize("name", ["official", "seed-1", "seed-9999", "ablation-12"])
@@ -79,3 +81,17 @@ def test_what_is_no_quantity_is_refused(parse: object, value: object) -> None:
     assert callable(parse)
     with pytest.raises(ValueError):
         parse(value)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"status": "invalid", "reason": "row 3 of the final data reads: the answer is 42"},
+        {"status": "scored", "metrics": {"the answer is 42": 1.0}},
+        {"status": "scored", "metrics": {"m": 1.0}, "baselines": {"start": {"a row\nof it": 1.0}}},
+    ],
+)
+def test_an_evaluator_gets_words_and_numbers_out_and_no_text(said: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        EvaluatorOutput.model_validate(said)
+    assert EvaluatorOutput.model_validate({"status": "invalid", "reason": "start_weights"})
