@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.config import Settings, bundled
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from orchestrator.adapters.image_builder import ImageBuilder
     from orchestrator.evidence.context import Context
     from orchestrator.evidence.supervise import Beat, StopRequest
+    from orchestrator.storage.layout import RunsFolder
+    from receipts.keys import SigningKey
 
 
 def system_clock() -> Clock:
@@ -83,6 +86,36 @@ def isolation(settings: Settings, abilities: HostAbilities) -> Isolation:
     return chosen
 
 
+def _open_runs(root: Path) -> "RunsFolder":
+    """Make the runs folder where there is none, on a file system that keeps what it is given."""
+    from orchestrator.storage.durable import folder_faults, make_folder, require_writable
+    from orchestrator.storage.layout import RunsFolder
+    from orchestrator.storage.probe import require_file_system
+
+    with folder_faults("the runs folder", root, "name another: --runs, or ORCH_RUNS"):
+        root.parent.mkdir(parents=True, exist_ok=True)
+        if not root.is_dir():
+            make_folder(root, exist_ok=True)
+            require_file_system(root)
+        require_writable(root)
+    return RunsFolder(root)
+
+
+def _open_key(home: Path, runs: "RunsFolder") -> "SigningKey":
+    """Load the signing key, made at first use, and publish its public half into the runs folder."""
+    from orchestrator.storage.durable import folder_faults
+    from receipts.errors import KeyUnusableError
+    from receipts.keys import load_or_create, publish
+
+    try:
+        with folder_faults("the folder of keys", home, "name another: ORCH_HOME"):
+            key = load_or_create(home)
+        publish(key, runs.keys)
+    except KeyUnusableError as refusal:
+        raise UsageError(str(refusal), remedy="see README, Receipts and keys") from refusal
+    return key
+
+
 def context(
     settings: Settings,
     stop: "StopRequest",
@@ -102,32 +135,17 @@ def context(
     from orchestrator.evidence.context import Context
     from orchestrator.storage.assets import AssetStore
     from orchestrator.storage.campaign import Campaign
-    from orchestrator.storage.durable import folder_faults, make_folder, require_writable
-    from orchestrator.storage.layout import RunsFolder
+    from orchestrator.storage.durable import folder_faults, require_writable
     from orchestrator.storage.ledger import Capacity, Ledger
-    from orchestrator.storage.probe import require_file_system
-    from receipts.errors import KeyUnusableError
-    from receipts.keys import load_or_create, publish
 
     clock, found = system_clock(), engine(settings)
     abilities = found.abilities()
-    runs = RunsFolder(settings.runs)
-    with folder_faults("the runs folder", settings.runs, "name another: --runs, or ORCH_RUNS"):
-        settings.runs.parent.mkdir(parents=True, exist_ok=True)
-        if not settings.runs.is_dir():
-            make_folder(settings.runs, exist_ok=True)
-            require_file_system(settings.runs)
-        require_writable(settings.runs)
+    runs = _open_runs(settings.runs)
     ledger = Ledger(settings.host, Capacity(abilities.cpus, abilities.memory), clock)
     with folder_faults("the host folder", settings.host, "name another: ORCH_HOST"):
         ledger.make_folder()
         require_writable(settings.host)
-    try:
-        with folder_faults("the folder of keys", settings.home, "name another: ORCH_HOME"):
-            key = load_or_create(settings.home)
-        publish(key, runs.keys)
-    except KeyUnusableError as refusal:
-        raise UsageError(str(refusal), remedy="see README, Receipts and keys") from refusal
+    key = _open_key(settings.home, runs)
     return Context(
         runs=runs,
         engine=found,
