@@ -2,11 +2,12 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,7 @@ def podman_service(images: Path) -> Iterator[str]:
             )
             service.terminate()
             service.wait(30)
+            _end_what_names(folder)
             _unmount_all_below(folder)
 
 
@@ -108,6 +110,14 @@ def _listens(address: str) -> bool:
     except EngineUnavailableError:
         return False
     return True
+
+
+def _end_what_names(folder: Path) -> None:
+    """End the monitors of commands that have ended: they stay for minutes, then write there."""
+    for arguments in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(ProcessLookupError, FileNotFoundError):
+            if f"{folder}/".encode() in arguments.read_bytes():
+                os.kill(int(arguments.parent.name), signal.SIGKILL)
 
 
 def _unmount_all_below(folder: Path) -> None:

@@ -1,5 +1,7 @@
 """A container's cgroup on this host (v1 or v2): its memory counters and its processes."""
 
+import os
+import select
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -15,11 +17,26 @@ class ContainerGroup:
 
     folder: Path
     read: Callable[[Path], MemoryUse]
+    pid: int
     root: Path
 
     def memory(self) -> MemoryUse:
         """Read its counters; those that are gone are None."""
         return self.read(self.folder)
+
+    def memory_at_death(self) -> MemoryUse:
+        """Wait until the process that it was found by has ended, then read its counters at once."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except OSError:  # gone already, or a kernel without pidfd_open(2), before 5.3
+            return self.memory()
+        try:
+            death = select.poll()
+            death.register(descriptor, select.POLLIN)
+            death.poll()
+            return self.memory()
+        finally:
+            os.close(descriptor)
 
     def processes(self) -> tuple[ContainerProcess, ...]:
         """List its processes, those of groups that an engine made below it too."""
@@ -46,7 +63,7 @@ def group_of(pid: int, container_id: str, root: Path = Path("/")) -> ContainerGr
             # Limits are on the group that carries the name; its processes may be in one below.
             last = next(i for i, part in enumerate(parts) if container_id in part)
             folder = root.joinpath("sys/fs/cgroup", mount, *parts[: last + 1])
-            return ContainerGroup(folder, read, root)
+            return ContainerGroup(folder, read, pid, root)
     return None
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from types import MappingProxyType
 
 from typing_extensions import override
@@ -43,6 +44,7 @@ class DockerContainer(Container):
         self._labels = MappingProxyType(dict(labels))
         self._watch: Watch | None = None
         self._group: ContainerGroup | None = None
+        self._at_death: Future[MemoryUse] | None = None
         self._last_memory = UNREADABLE
         self._memory_at_oom = UNREADABLE
 
@@ -205,7 +207,9 @@ class DockerContainer(Container):
     def _find_group_early(self) -> None:
         """Be ready for an OOM kill; a container gone by now has no memory to read."""
         with contextlib.suppress(InfrastructureError, EngineUnavailableError):
-            self._find_group()
+            group = self._find_group()
+            if group and self._at_death is None and not self._api.dialect.reports_oom:
+                self._at_death = in_background("container-death", group.memory_at_death)
 
     def _note_memory_at_oom(self) -> None:
         """Read in haste: the cgroup goes with the container, often within milliseconds."""
@@ -213,12 +217,13 @@ class DockerContainer(Container):
             self._memory_at_oom = self._group.memory()
 
     def _died_of_memory(self) -> bool:
-        """Look, where the engine lets the cgroup outlive the processes, for what it did not say."""
-        last = UNREADABLE if self._group is None else self._group.memory()
-        if not last.oom_kills:
-            return bool(self._last_memory.oom_kills)
-        self._memory_at_oom = last
-        return True
+        """Say what the kernel counted, where the engine would not; called once it has ended."""
+        if self._at_death is None:
+            return False
+        last = self._at_death.result()
+        if last.oom_kills:
+            self._memory_at_oom = last
+        return bool(last.oom_kills)
 
     @override
     def changes(self) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ class Dialect:
         closed_tmpfs: what it would make writable in a read-only root unless told otherwise.
         ulimits: limits that it would otherwise set higher than some hosts allow.
         refuses_absent_sources: whether it refuses to bind what is not there, and does not make it.
+        reports_oom: whether it tells of an out-of-memory kill.
         lists_processes: whether it lists a container's processes by their pids on the host.
         filter_by_name: whether it takes a system call filter as a file's name, not as its text.
         lacks: what it cannot do, each as a phrase for people.
@@ -42,6 +43,7 @@ class Dialect:
     closed_tmpfs: tuple[str, ...] = ()
     ulimits: tuple[tuple[str, int], ...] = ()
     refuses_absent_sources: bool = True
+    reports_oom: bool = True
     lists_processes: bool = True
     filter_by_name: bool = False
     lacks: tuple[str, ...] = ()
@@ -56,11 +58,12 @@ PODMAN = Dialect(
     closed_tmpfs=("/run", "/var/tmp"),  # noqa: S108 - paths in the container
     ulimits=(("nproc", 32768),),
     refuses_absent_sources=False,
+    reports_oom=False,
     lists_processes=False,
     filter_by_name=True,
     lacks=(
         "engine does not tell every signal: a stop by somebody else counts as the run's own end",
-        "engine reports no out-of-memory kill: it is read from the container's cgroup in haste",
+        "engine reports no out-of-memory kill: it is read from the container's cgroup",
         "engine cannot limit the files of a memory file system",
         "engine ignores a request for GPUs without a word",
     ),

@@ -442,8 +442,8 @@ def test_a_terminal_is_joined_and_put_back(real_rig: Rig) -> None:
         assert termios.tcgetattr(theirs) != before, "not in raw mode"
         os.write(ours, b"stty size\r")
         read_until(ours, b"33 99\r\nprompt> ")
-        os.write(ours, b"sleep 600\r")
-        read_until(ours, b"sleep 600\r\n")
+        os.write(ours, b"cat\rhere\r")
+        read_until(ours, b"here\r\nhere\r\n")  # once from the terminal, once from a cat that runs
         os.write(ours, b"\x03")  # Ctrl-C reaches the command, not us
         read_until(ours, b"prompt> ")
         os.write(ours, b"exit 4\r")

@@ -1,8 +1,11 @@
+import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator.adapters.background import in_background
 from orchestrator.adapters.cgroup import ContainerGroup, group_of
 from orchestrator.ports import ContainerProcess, MemoryUse
 
@@ -65,6 +68,17 @@ def test_nobody_elses_counters_are_read(tmp_path: Path) -> None:
     root = _version_1(tmp_path, failures=1, peak=1)
     assert group_of(7, "another", root) is None
     assert group_of(8, _ID, root) is None
+
+
+def test_counters_are_read_as_soon_as_the_process_has_ended(tmp_path: Path) -> None:
+    root = _version_1(tmp_path, failures=0, peak=1)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        group = replace(_group(root), pid=process.pid)
+        seen = in_background("death", group.memory_at_death)
+        with pytest.raises(TimeoutError):
+            seen.result(0.05)
+        process.communicate()
+    assert seen.result(60) == group.memory() == group.memory_at_death()
 
 
 def test_the_limits_are_above_the_group_that_an_engine_puts_the_processes_into(
