@@ -29,9 +29,8 @@ mkdir "$OUTPUT_DIR/checkpoints/$({SHELL})"
 mkdir "$OUTPUT_DIR/checkpoints/<script>alert(1)<"
 """
 )
-SCORER = r"""
-printf '{"status": "scored", "metrics": {"score": 0.5, "\\u001b[31m<script>": 1}}' \
-  > /out/summary.json
+SCORER = """\
+echo '{"status": "scored", "metrics": {"score": 0.5}}' > /out/summary.json
 """
 STEPS = (
     {"say": ESCAPES + MARKUP},
@@ -151,10 +150,6 @@ def test_json_of_what_needs_no_run_is_strict_too(rig: Rig, command: str) -> None
 def test_the_true_names_are_kept_in_the_records(book: Book) -> None:
     assert json.loads((book.attempt.parent / "config.json").read_text())["task"] == NAME
     assert re.fullmatch(r"[a-z0-9_-]+", book.attempt.parent.name)
-    summary = json.loads(
-        (book.attempt / "replay-001/score-001/checkpoint-10/out/summary.json").read_text()
-    )
-    assert "\x1b[31m<script>" in summary["metrics"]
 
 
 FOREIGN = "Täsk 1/β: final"
