@@ -10,6 +10,8 @@ got something wrong::
     |-- InfrastructureError       75   the machine failed; the same command may be tried again
     |   |-- GateRefusedError           a gate check or a reservation said no
     |   |-- ContainerLostError         the engine no longer knows what became of a container
+    |   |-- DeviceUnreadableError      the driver would not say how a GPU stands
+    |   |-- DeviceLostError            a GPU has gone
     |   |-- AssetMismatchError         an asset is missing or not the one the task locks
     |   `-- StorageFullError           no space (or a failed fsync) under our own files
     `-- InterruptedByOperator    130   a person asked us to stop
@@ -78,6 +80,14 @@ class GateRefusedError(InfrastructureError):
 
 class ContainerLostError(InfrastructureError):
     """The engine lost a container, or answers from another engine or boot."""
+
+
+class DeviceUnreadableError(InfrastructureError):
+    """The driver does not answer, or not what was asked; what is unknown is never idle."""
+
+
+class DeviceLostError(InfrastructureError):
+    """The driver has lost a GPU, or does not know it (any more)."""
 
 
 class AssetMismatchError(InfrastructureError):

@@ -2,7 +2,9 @@
 
 from typing_extensions import override
 
-from orchestrator.ports import Device, DeviceProbe
+from orchestrator.domain.device import Device, DeviceLibrary, DeviceSample
+from orchestrator.errors import DeviceLostError
+from orchestrator.ports import DeviceProbe
 
 
 class NoDevices(DeviceProbe):
@@ -12,3 +14,17 @@ class NoDevices(DeviceProbe):
     def devices(self) -> tuple[Device, ...]:
         """Return none."""
         return ()
+
+    @override
+    def sample(self, uuid: str) -> DeviceSample:
+        """Refuse: there is none."""
+        raise DeviceLostError(f"no driver knows {uuid}")
+
+    @override
+    def library(self) -> DeviceLibrary | None:
+        """Return none."""
+        return None
+
+    @override
+    def close(self) -> None:
+        """Nothing is open."""

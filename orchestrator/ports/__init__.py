@@ -12,7 +12,15 @@ from orchestrator.ports.engine import (
     LogSink,
     MemoryUse,
 )
-from orchestrator.ports.host import Clock, Device, DeviceProbe, SizeLimit, Views, Volume, Volumes
+from orchestrator.ports.host import (
+    Clock,
+    DeviceProbe,
+    ProcessTable,
+    SizeLimit,
+    Views,
+    Volume,
+    Volumes,
+)
 from orchestrator.ports.trees import Blob, PatchRefused, StoredFile, Trees, TreeStore
 
 __all__ = [
@@ -23,11 +31,11 @@ __all__ = [
     "Container",
     "ContainerEngine",
     "ContainerProcess",
-    "Device",
     "DeviceProbe",
     "LogSink",
     "MemoryUse",
     "PatchRefused",
+    "ProcessTable",
     "SizeLimit",
     "StoredFile",
     "TreeStore",

@@ -1,10 +1,12 @@
 """The host: its clock, its size-limited folders, its views of assets, its devices."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
+
+from orchestrator.domain.device import Device, DeviceLibrary, DeviceSample
+from orchestrator.domain.process import ProcessFacts
 
 
 class Clock(Protocol):
@@ -103,19 +105,44 @@ class Views(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A GPU as the driver names it. ``memory`` in bytes."""
-
-    uuid: str
-    model: str
-    memory: int
-    driver: str
-
-
 class DeviceProbe(Protocol):
-    """What the host can say of its GPUs."""
+    """What the host can say of its GPUs.
+
+    Every method raises ``DeviceUnreadableError`` when the driver does not answer (no permission, a
+    driver and library that do not match, a call that hangs) and names the driver's own error.
+    """
 
     def devices(self) -> tuple[Device, ...]:
-        """List the host's GPUs; empty where there is no driver."""
+        """List the host's GPUs, MIG instances in place of a GPU that is cut into them.
+
+        Empty where there is no driver.
+        """
+        ...
+
+    def sample(self, uuid: str) -> DeviceSample:
+        """Look at one device once.
+
+        Raises:
+            DeviceLostError: the driver says that it has lost it, or does not know it any more.
+        """
+        ...
+
+    def library(self) -> DeviceLibrary | None:
+        """Say which library answers; None where there is no driver."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the driver. Calling it twice is fine."""
+        ...
+
+
+class ProcessTable(Protocol):
+    """The host's processes. Nothing here raises: what cannot be read is None or left out."""
+
+    def facts(self, pid: int) -> ProcessFacts:
+        """Describe one process; one that is gone has nothing but its pid."""
+        ...
+
+    def of_container(self, container_id: str) -> tuple[ProcessFacts, ...]:
+        """Describe every process whose control group is, or lies below, the container's."""
         ...

@@ -1,0 +1,28 @@
+"""Processes of the host, as evidence names them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """One process of the host; what could not be read is None.
+
+    Attributes:
+        pid: on the host.
+        ppid: its parent's.
+        started_ns: when it began, on CLOCK_BOOTTIME; with ``pid`` it names one process of one boot.
+        command: its command line, at most 200 characters, control characters replaced.
+        user: the name of its effective user, or the number where it has no name.
+        cgroup: its control group on the host.
+        container: the full id of the container that its cgroup names; None when it names none.
+        foreign_pids: it lives in another pid namespace than this process.
+    """
+
+    pid: int
+    ppid: int | None = None
+    started_ns: int | None = None
+    command: str | None = None
+    user: str | None = None
+    cgroup: str | None = None
+    container: str | None = None
+    foreign_pids: bool | None = None
