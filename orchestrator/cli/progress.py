@@ -1,5 +1,6 @@
 """What a person sees while a run goes on: plain lines, and on a terminal one line that counts."""
 
+import logging
 import signal
 import sys
 from collections.abc import Iterator
@@ -8,8 +9,7 @@ from queue import SimpleQueue
 from threading import Thread
 from types import FrameType
 
-import structlog
-
+from orchestrator.cli.logging import FACTS, LOGGER
 from orchestrator.cli.render import Stream, emit, write
 from orchestrator.evidence.supervise import Beat, StopRequest
 from orchestrator.report.text import one_line
@@ -23,14 +23,14 @@ class Progress:
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
         self._shown = False
-        self._log = structlog.get_logger("orch")
+        self._log = logging.getLogger(LOGGER)
         self.latest: Beat | None = None
 
     def say(self, text: str) -> None:
         """Print one line."""
         self._clear()
         emit(one_line(text), to=Stream.ERR)
-        self._log.info("said", text=text)
+        self._log.info("said", extra={FACTS: {"text": text}})
 
     def beat(self, beat: Beat) -> None:
         """Show where a running container stands; on a terminal only."""

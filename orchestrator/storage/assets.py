@@ -14,13 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
 from orchestrator.domain.attempt import slug
 from orchestrator.domain.records import Material
 from orchestrator.domain.roles import Phase, is_visible
 from orchestrator.errors import AssetMismatchError
 from orchestrator.storage.durable import make_folder, storage_faults, sync_folder
+from orchestrator.storage.lock import locked
 from orchestrator.storage.pack import Pack
 
 TreeDigest = Callable[[Path], str]
@@ -94,7 +93,7 @@ class AssetStore:
     def exclusive(self) -> Iterator[None]:
         """Be the only one who puts assets in; others wait. It ends with its process."""
         self.root.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.root / ".lock"):
+        with locked(self.root / ".lock"):
             yield
 
     @contextmanager

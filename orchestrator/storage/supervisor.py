@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator.errors import UsageError
+from orchestrator.storage.lock import locked
 
 _LOCK = ".supervisor.lock"
 _BEGINNING = ".beginning.lock"
@@ -67,9 +68,5 @@ def is_supervised(root: Path) -> bool:
 @contextmanager
 def alone(root: Path) -> Iterator[None]:
     """Wait for, then hold, the right to begin a run below ``root``; free when its holder dies."""
-    descriptor = os.open(root / _BEGINNING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with locked(root / _BEGINNING):
         yield
-    finally:
-        os.close(descriptor)

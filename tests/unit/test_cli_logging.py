@@ -1,19 +1,22 @@
 import json
+import logging as standard
 from pathlib import Path
 
 import pytest
-import structlog
 
 from orchestrator.cli import logging
 from orchestrator.cli.context import Invocation
 from orchestrator.config import Settings
 from tests.unit.sample_runs import HOSTILE
 
+LOGGER = standard.getLogger(logging.LOGGER)
+
 
 @pytest.fixture(autouse=True)
 def _defaults() -> object:
     yield
-    structlog.reset_defaults()
+    LOGGER.handlers = []
+    LOGGER.propagate = True
 
 
 def _configure(folder: Path, *, verbose: bool) -> Path:
@@ -32,7 +35,7 @@ def test_LG_01_a_log_line_is_escaped_in_the_file_and_cleaned_on_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, verbose: bool
 ) -> None:
     path = _configure(tmp_path / "runs", verbose=verbose)
-    structlog.get_logger().warning("odd", said=HOSTILE)
+    LOGGER.warning("odd", extra={logging.FACTS: {"said": HOSTILE}})
     raw = path.read_bytes()
     assert all(0x20 <= byte < 0x7F for byte in raw.removesuffix(b"\n"))
     entry = json.loads(raw)
@@ -49,5 +52,5 @@ def test_an_exception_is_logged_with_its_traceback(tmp_path: Path) -> None:
     try:
         int("why")
     except ValueError:
-        structlog.get_logger().exception("failed")
+        LOGGER.exception("failed")
     assert "ValueError: invalid literal" in json.loads(path.read_text())["exception"]

@@ -1,0 +1,47 @@
+"""A file lock among the processes of this host, free the moment its holder is gone."""
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_LOOK_EVERY = 0.02
+
+
+@contextmanager
+def locked(path: Path, *, patience: float | None = None, mode: int = 0o644) -> Iterator[None]:
+    """Hold the lock at ``path``; the file is made when missing, and stays.
+
+    Args:
+        patience: seconds to wait for another holder; None means for as long as it lives.
+        mode: of the file when it is made; the umask does not take from it.
+
+    Raises:
+        TimeoutError: another process still holds it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        if os.fstat(descriptor).st_uid == os.geteuid():
+            os.fchmod(descriptor, mode)
+        if patience is None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        else:
+            _wait(descriptor, path, patience)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _wait(descriptor: int, path: Path, patience: float) -> None:
+    """Ask again and again: flock itself knows no time limit."""
+    pause = threading.Event()
+    for _ in range(max(1, round(patience / _LOOK_EVERY))):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pause.wait(_LOOK_EVERY)
+        else:
+            return
+    raise TimeoutError(f"{path} stayed locked for {patience:.0f} s")
