@@ -1,4 +1,4 @@
-"""Host-wide reservations of CPUs, memory and disk: reserved, not merely checked.
+"""Host-wide reservations of CPUs, memory, disk and GPUs: reserved, not merely checked.
 
 One file per reservation, under a flock that its holder keeps for as long as it lives; so a dead
 holder's reservation is free at once, with nothing to time out. The folder is shared by every user
@@ -11,19 +11,20 @@ import math
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self
 
-import filelock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import GateRefusedError, TaskPackError
 from orchestrator.ports import Clock
 from orchestrator.storage import durable
+from orchestrator.storage.device_locks import DeviceLock, DeviceLocks, relock
+from orchestrator.storage.lock import locked
 
 _FOLDER_MODE = 0o1777
 _FILE_MODE = 0o666
@@ -66,19 +67,43 @@ class Held(BaseModel):
     memory: int = Field(ge=0)
     disk: int = Field(ge=0)
     device: int
+    gpus: tuple[_Plain, ...] = ()
 
 
 class Reservation:
     """Resources that are ours until ``release`` or the end of this process.
 
-    It may be handed from phase to phase; releasing twice is fine. Made by ``Ledger.reserve``.
+    It may be handed from phase to phase, and to a child that inherits ``descriptors``; releasing
+    twice is fine. Made by ``Ledger.reserve`` and ``Ledger.inherit``.
     """
 
-    def __init__(self, ledger: "Ledger", path: Path, descriptor: int, held: Held) -> None:
+    def __init__(
+        self,
+        ledger: "Ledger",
+        path: Path,
+        descriptor: int,
+        held: Held,
+        devices: tuple[DeviceLock, ...] = (),
+    ) -> None:
         self._ledger = ledger
         self._path = path
         self._descriptor: int | None = descriptor
         self._held = held
+        self._devices = devices
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """The open files whose locks are the reservation; none once it is released.
+
+        It lasts until every process that has them open is gone, or one of them releases it.
+        """
+        own = (self._descriptor, *(device.descriptor for device in self._devices))
+        return tuple(descriptor for descriptor in own if descriptor is not None)
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The UUIDs of the devices that are ours."""
+        return self._held.gpus
 
     @property
     def cpuset(self) -> str:
@@ -100,6 +125,8 @@ class Reservation:
             self._path.unlink(missing_ok=True)
             os.close(self._descriptor)
             self._descriptor = None
+        for device in self._devices:
+            device.release()
 
     def __enter__(self) -> Self:
         return self
@@ -122,9 +149,13 @@ class Ledger:
         self._folder = folder
         self._capacity = capacity
         self._clock = clock
+        self.devices = DeviceLocks(folder, clock, self.alone)
 
-    def reserve(self, claim: Claim) -> Reservation:
+    def reserve(self, claim: Claim, devices: tuple[DeviceLock, ...] = ()) -> Reservation:
         """Take what ``claim`` asks for, all or nothing, without waiting for others to end.
+
+        ``devices`` become the reservation's, to be released with it; refused, they stay the
+        caller's.
 
         Raises:
             GateRefusedError: it is not free, or is more than this host has; who holds it is said.
@@ -145,8 +176,34 @@ class Ledger:
                 memory=claim.memory,
                 disk=claim.disk,
                 device=_existing(claim.disk_folder).stat().st_dev,
+                gpus=tuple(device.uuid for device in devices),
             )
-            return self._take(held)
+            return self._take(held, devices)
+
+    def inherit(self, descriptors: Iterable[int]) -> Reservation:
+        """Make a reservation again from what this process inherited of its holder.
+
+        What is recorded of it is read from its file, and names this process from now on.
+
+        Args:
+            descriptors: what ``Reservation.descriptors`` was, open here under the same numbers.
+
+        Raises:
+            GateRefusedError: they are not the locks of one reservation, or it was given back.
+        """
+        named = {number: Path(f"/proc/self/fd/{number}").readlink() for number in descriptors}
+        own = [number for number, path in named.items() if path.name.endswith(_SUFFIX)]
+        if len(own) != 1:
+            found = ", ".join(map(str, named.values())) or "nothing"
+            raise GateRefusedError(f"these are not the locks of one reservation: {found}")
+        descriptor, path = own[0], named[own[0]]
+        with self.alone():
+            relock(descriptor, path)
+            held = _parse(path, os.pread(descriptor, _MAX_RECORD, 0))
+            held = held.model_copy(update={"pid": os.getpid()})
+            _put(descriptor, path, held)
+        devices = tuple(self.devices.inherit(n) for n in named if n != descriptor)
+        return Reservation(self, path, descriptor, held, devices)
 
     def held(self) -> tuple[Held, ...]:
         """List the live reservations, oldest first. Changes nothing."""
@@ -162,16 +219,14 @@ class Ledger:
         Raises:
             GateRefusedError: somebody has kept the lock for half a minute.
         """
-        lock = filelock.FileLock(
-            self._folder / ".lock", timeout=_PATIENCE, mode=_FILE_MODE, fallback_to_soft=False
-        )
+        path = self._folder / ".lock"
         try:
-            with lock:
+            with locked(path, patience=_PATIENCE, mode=_FILE_MODE):
                 yield
-        except filelock.Timeout as error:
+        except TimeoutError as error:
             raise GateRefusedError(
                 f"the reservation ledger stayed locked for {_PATIENCE:.0f} s",
-                remedy=f"see who holds it: fuser -v {lock.lock_file}",
+                remedy=f"see who holds it: fuser -v {path}",
             ) from error
 
     def make_folder(self) -> None:
@@ -180,7 +235,7 @@ class Ledger:
         for folder in reversed(missing):
             durable.make_folder(folder, mode=_FOLDER_MODE, exist_ok=True)
 
-    def _take(self, held: Held) -> Reservation:
+    def _take(self, held: Held, devices: tuple[DeviceLock, ...]) -> Reservation:
         path = self._folder / f"{secrets.token_hex(8)}{_SUFFIX}"
         with durable.storage_faults(path):
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -193,7 +248,7 @@ class Ledger:
                 os.close(descriptor)
                 path.unlink()
                 raise
-        return Reservation(self, path, descriptor, held)
+        return Reservation(self, path, descriptor, held, devices)
 
     def _live(self, *, sweep: bool) -> tuple[Held, ...]:
         found = (_look(path, sweep=sweep) for path in self._folder.glob(f"*{_SUFFIX}"))

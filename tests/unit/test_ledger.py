@@ -2,6 +2,8 @@ import multiprocessing
 import os
 import signal
 import stat
+import subprocess
+import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Barrier
@@ -10,6 +12,7 @@ import pytest
 
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import GateRefusedError
+from orchestrator.storage.device_locks import DeviceLock, Lease
 from orchestrator.storage.ledger import Capacity, Claim, Ledger, cpu_list, human
 from tests.unit.records_help import TickingClock
 
@@ -203,3 +206,100 @@ def test_bytes_are_said_for_people() -> None:
     assert [human(n) for n in (0, 1536, 5 * GIB, 3 * 1024**4)] == [
         "0 B", "1.5 KiB", "5 GiB", "3 TiB",
     ]  # fmt: skip
+
+
+_HEIR = """\
+import sys
+from pathlib import Path
+from orchestrator.storage.ledger import Capacity, Ledger
+from tests.unit.records_help import TickingClock
+
+folder, *numbers = sys.argv[1:]
+sys.stdin.readline()
+ledger = Ledger(Path(folder), Capacity(2, 1 << 32), TickingClock())
+with ledger.inherit(map(int, numbers)) as held:
+    same = sorted(map(str, held.descriptors)) == sorted(numbers)
+    print(held.cpuset, *held.gpus, same, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.usefixtures("cpus")
+def test_a_child_that_inherits_the_locks_has_the_reservation_after_its_holders_death(
+    tmp_path: Path,
+) -> None:
+    ledger = _ledger(tmp_path)
+    ledger.make_folder()
+    taken = ledger.devices.take("GPU-1/a", "run-a", Phase.REPLAY)
+    assert isinstance(taken, DeviceLock)
+    held = ledger.reserve(_claim(tmp_path, cpus=2), (taken,))
+    assert len(held.descriptors) == 2
+    words = [sys.executable, "-c", _HEIR, tmp_path / "host" / "ledger", *held.descriptors]
+    with subprocess.Popen(
+        list(map(str, words)),
+        pass_fds=held.descriptors,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as heir:
+        assert heir.stdin is not None
+        assert heir.stdout is not None
+        for descriptor in held.descriptors:
+            os.close(descriptor)  # as the kernel does when a process dies
+        assert [h.pid for h in ledger.held()] == [os.getpid()]
+        with pytest.raises(GateRefusedError, match="0 free"):
+            ledger.reserve(_claim(tmp_path, "run-b"))
+        heir.stdin.write("inherit\n")
+        heir.stdin.flush()
+        assert heir.stdout.readline() == "0-1 GPU-1/a True\n"
+        (now,) = ledger.held()
+        assert (now.run_id, now.pid, now.gpus) == ("run-a", heir.pid, ("GPU-1/a",))
+        lease = ledger.devices.take("GPU-1/a", "run-b", Phase.SCORE)
+        assert isinstance(lease, Lease)
+        assert (lease.run_id, lease.pid, lease.phase) == ("run-a", heir.pid, Phase.REPLAY)
+        heir.communicate("release\n")
+    assert heir.returncode == 0
+    assert ledger.held() == ()
+    assert ledger.devices.holder("GPU-1/a") is None
+
+
+def test_a_reservation_that_was_given_back_is_not_inherited(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    held = ledger.reserve(_claim(tmp_path))
+    kept = [os.dup(descriptor) for descriptor in held.descriptors]
+    held.release()
+    assert held.descriptors == ()
+    with pytest.raises(GateRefusedError, match="not the locks of one reservation"):
+        ledger.inherit(kept)
+    for descriptor in kept:
+        os.close(descriptor)
+
+
+def test_released_once_a_device_is_free_whoever_else_has_its_descriptor(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    ledger.make_folder()
+    lock = ledger.devices.take("GPU-1", "run-a", Phase.REPLAY)
+    assert isinstance(lock, DeviceLock)
+    assert lock.descriptor is not None
+    watchdogs = os.dup(lock.descriptor)
+    lock.release()
+    lock.release()
+    again = ledger.devices.take("GPU-1", "run-b", Phase.REPLAY)
+    assert isinstance(again, DeviceLock)
+    again.release()
+    os.close(watchdogs)
+
+
+def test_a_mark_keeps_a_device_from_use_until_the_host_restarts(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    ledger.make_folder()
+    assert ledger.devices.mark("GPU-1", "boot-1") is None
+    ledger.devices.mark_unusable("GPU-1", "it was lost", "boot-1")
+    found = ledger.devices.mark("GPU-1", "boot-1")
+    assert found is not None
+    assert found.reason == "it was lost"
+    assert ledger.devices.mark("GPU-1", "boot-2") is None
+    assert ledger.devices.mark("GPU-2", "boot-1") is None
+    ledger.devices.where("GPU-1").write_text("{")
+    with pytest.raises(GateRefusedError, match="cannot be read"):
+        ledger.devices.mark("GPU-1", "boot-1")

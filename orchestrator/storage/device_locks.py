@@ -1,0 +1,245 @@
+"""Who has a GPU: one lock per device UUID in the host-wide folder, and the marks of broken ones.
+
+A lock is an flock that its holder keeps from before it first looks at the device until the
+container on it is gone; it is free the moment its last holder is. The file stays: it is the lock.
+"""
+
+import fcntl
+import os
+import pwd
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Annotated, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing_extensions import override
+
+from orchestrator.domain.roles import Phase
+from orchestrator.errors import GateRefusedError, TaskPackError
+from orchestrator.ports import Clock
+from orchestrator.storage import durable
+
+LOCK_SUFFIX = ".device"
+_MARK_SUFFIX = ".unusable"
+_FILE_MODE = 0o666
+_MAX_RECORD = 64 * 1024
+_Plain = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]{1,1000}$")]
+_Record = TypeVar("_Record", bound=BaseModel)
+
+
+class Lease(BaseModel):
+    """Who has a device: a run, and the process that took it for the run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    uuid: _Plain
+    run_id: _Plain
+    phase: Phase
+    pid: int
+    user: _Plain
+    since: _Plain
+
+    @override
+    def __str__(self) -> str:
+        """Name the holder for people."""
+        return f"{self.run_id} ({self.phase}, pid {self.pid}, user {self.user})"
+
+
+class Mark(BaseModel):
+    """Why a device is not to be used until the host has been restarted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    uuid: _Plain
+    reason: _Plain
+    boot_id: _Plain
+    since: _Plain
+
+
+class DeviceLock:
+    """A device that is ours until ``release``, or until every holder of its descriptor is gone."""
+
+    def __init__(self, lease: Lease, descriptor: int) -> None:
+        self.lease = lease
+        self.descriptor: int | None = descriptor
+
+    @property
+    def uuid(self) -> str:
+        """Which device."""
+        return self.lease.uuid
+
+    def release(self) -> None:
+        """Let it go, for whoever else inherited the descriptor too. Twice is fine."""
+        if self.descriptor is not None:
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+class DeviceLocks:
+    """The locks in the host-wide ``folder``, which ``Ledger`` makes. ``alone`` is the ledger's."""
+
+    def __init__(
+        self, folder: Path, clock: Clock, alone: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._alone = alone
+
+    def take(self, uuid: str, run_id: str, phase: Phase) -> DeviceLock | Lease:
+        """Take a device without waiting; where somebody else has it, say who.
+
+        Raises:
+            StorageFullError: the folder has no space.
+        """
+        path = self._path(uuid)
+        lease = Lease(
+            uuid=uuid,
+            run_id=run_id,
+            phase=phase,
+            pid=os.getpid(),
+            user=user_name(),
+            since=self._clock.utc().isoformat(timespec="milliseconds"),
+        )
+        with self._alone(), durable.storage_faults(path):
+            descriptor = _open(path)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _write(descriptor, lease)
+            except BlockingIOError:
+                try:
+                    return _read(path, descriptor, Lease)
+                finally:
+                    os.close(descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            return DeviceLock(lease, descriptor)
+
+    def holder(self, uuid: str) -> Lease | None:
+        """Say who has a device now; None when nobody has. Changes nothing."""
+        path = self._path(uuid)
+        if not path.exists():
+            return None
+        with self._alone():
+            descriptor = _open(path)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _read(path, descriptor, Lease)
+            else:
+                return None
+            finally:
+                os.close(descriptor)
+
+    def inherit(self, descriptor: int) -> DeviceLock:
+        """Make a lock again from a descriptor that this process inherited from its holder.
+
+        Raises:
+            GateRefusedError: it is no device's lock, or is held by somebody else.
+        """
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        with self._alone():
+            relock(descriptor, path)
+            lease = _read(path, descriptor, Lease).model_copy(
+                update={"pid": os.getpid(), "user": user_name()}
+            )
+            _write(descriptor, lease)
+        return DeviceLock(lease, descriptor)
+
+    def mark_unusable(self, uuid: str, reason: str, boot_id: str) -> None:
+        """Keep a device from every run until the host has been restarted.
+
+        Raises:
+            StorageFullError: the folder has no space.
+        """
+        since = self._clock.utc().isoformat(timespec="milliseconds")
+        mark = Mark(uuid=uuid, reason=reason, boot_id=boot_id, since=since)
+        path = self._path(uuid, _MARK_SUFFIX)
+        with self._alone(), durable.storage_faults(path):
+            descriptor = _open(path)
+            try:
+                _write(descriptor, mark)
+            finally:
+                os.close(descriptor)
+
+    def mark(self, uuid: str, boot_id: str) -> Mark | None:
+        """Return why a device is not to be used; None when it may, or the host was restarted since.
+
+        Raises:
+            GateRefusedError: there is a mark that cannot be read; unknown is never usable.
+        """
+        path = self._path(uuid, _MARK_SUFFIX)
+        if not path.exists():
+            return None
+        with self._alone():
+            descriptor = _open(path)
+            try:
+                found = _read(path, descriptor, Mark)
+            finally:
+                os.close(descriptor)
+        return found if found.boot_id == boot_id else None
+
+    def where(self, uuid: str) -> Path:
+        """Name the file that marks a device unusable: who mended it removes that."""
+        return self._path(uuid, _MARK_SUFFIX)
+
+    def _path(self, uuid: str, suffix: str = LOCK_SUFFIX) -> Path:
+        return self._folder / f"{quote(uuid, safe='')}{suffix}"
+
+
+def user_name() -> str:
+    """Name the user whose process this is, by number where it has no name."""
+    uid = os.geteuid()
+    with suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return str(uid)
+
+
+def relock(descriptor: int, path: Path) -> None:
+    """Make sure that an inherited descriptor holds its file's lock, and let no child have it.
+
+    Raises:
+        GateRefusedError: somebody else holds it, or the file is gone.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as other:
+        raise GateRefusedError(
+            f"{path} is held by somebody else", remedy=f"see who holds it: fuser -v {path}"
+        ) from other
+    if os.fstat(descriptor).st_nlink == 0:
+        raise GateRefusedError(
+            f"{path}: what was reserved has been given back already",
+            remedy="start the run again",
+        )
+    os.set_inheritable(descriptor, False)  # noqa: FBT003 - the standard library's own way
+
+
+def _open(path: Path) -> int:
+    """Open a file of ours, made where it is missing.
+
+    In a sticky folder the kernel may refuse O_CREAT on a file that another user has made.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(FileNotFoundError):
+        return os.open(path, flags)
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, _FILE_MODE)
+    os.fchmod(descriptor, _FILE_MODE)
+    return descriptor
+
+
+def _write(descriptor: int, record: BaseModel) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, record.model_dump_json().encode(), 0)
+
+
+def _read(path: Path, descriptor: int, kind: type[_Record]) -> _Record:
+    try:
+        return kind.model_validate(durable.parse_json(os.pread(descriptor, _MAX_RECORD, 0)))
+    except (TaskPackError, ValidationError) as error:
+        raise GateRefusedError(
+            f"{path} cannot be read", remedy=f"see whose it is: fuser -v {path}; remove it if none"
+        ) from error
