@@ -1,5 +1,7 @@
 """Ed25519 keys (RFC 8032): made at first use, kept private, published by their public half."""
 
+import base64
+import binascii
 import os
 import secrets
 import stat
@@ -8,14 +10,6 @@ from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-    load_pem_public_key,
-)
 
 from receipts.canonical import sha256_hex
 from receipts.errors import KeyUnusableError, MalformedError
@@ -23,6 +17,11 @@ from receipts.reading import read_file
 
 _NAME = "signing-key.pem"
 _MAX_PEM = 16 * 1024
+_LINE = 64
+# The DER of an Ed25519 key is these bytes and then the 32 raw ones (RFC 8410, sections 4 and 7).
+# The library's own reader of every kind of key costs more to import than all of the rest here.
+_PRIVATE = ("PRIVATE KEY", bytes.fromhex("302e020100300506032b657004220420"))
+_PUBLIC = ("PUBLIC KEY", bytes.fromhex("302a300506032b6570032100"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class VerifyingKey:
     @property
     def pem(self) -> bytes:
         """SubjectPublicKeyInfo in PEM."""
-        return self.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        return _to_pem(self.public.public_bytes_raw(), _PUBLIC)
 
     def holds(self, signature: bytes, data: bytes) -> bool:
         """Tell whether ``signature`` over ``data`` is this key's."""
@@ -81,10 +80,8 @@ def load_or_create(home: Path) -> SigningKey:
     path = home / "keys" / _NAME
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        pem = Ed25519PrivateKey.generate().private_bytes(
-            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-        )
-        _write_once(path, pem, 0o600)
+        raw = Ed25519PrivateKey.generate().private_bytes_raw()
+        _write_once(path, _to_pem(raw, _PRIVATE), 0o600)
     # Whoever lost a race to make it uses the winner's.
     return SigningKey(_load_private(path))
 
@@ -111,12 +108,10 @@ def load_public(path: Path) -> VerifyingKey:
         KeyUnusableError: it cannot be read, or is no Ed25519 public key.
     """
     try:
-        public = load_pem_public_key(read_file(path, max_bytes=_MAX_PEM))
-    except (OSError, MalformedError, ValueError) as error:
-        raise KeyUnusableError(f"{path}: no readable public key: {error}") from error
-    if not isinstance(public, Ed25519PublicKey):
-        raise KeyUnusableError(f"{path}: not an Ed25519 key")
-    return VerifyingKey(public)
+        raw = _from_pem(read_file(path, max_bytes=_MAX_PEM), _PUBLIC)
+    except (OSError, MalformedError) as error:
+        raise KeyUnusableError(f"{path}: no readable Ed25519 public key: {error}") from error
+    return VerifyingKey(Ed25519PublicKey.from_public_bytes(raw))
 
 
 def _load_private(path: Path) -> Ed25519PrivateKey:
@@ -126,12 +121,40 @@ def _load_private(path: Path) -> Ed25519PrivateKey:
             raise KeyUnusableError(f"{path}: belongs to user {status.st_uid}, not to us")
         if stat.S_IMODE(status.st_mode) & 0o077:
             raise KeyUnusableError(f"{path}: open to other users; chmod 600 it if it is still good")
-        private = load_pem_private_key(read_file(path, max_bytes=_MAX_PEM), password=None)
-    except (OSError, MalformedError, ValueError, TypeError) as error:
-        raise KeyUnusableError(f"{path}: no readable private key: {error}") from error
-    if not isinstance(private, Ed25519PrivateKey):
-        raise KeyUnusableError(f"{path}: not an Ed25519 key")
-    return private
+        raw = _from_pem(read_file(path, max_bytes=_MAX_PEM), _PRIVATE)
+    except (OSError, MalformedError) as error:
+        raise KeyUnusableError(f"{path}: no readable Ed25519 private key: {error}") from error
+    return Ed25519PrivateKey.from_private_bytes(raw)
+
+
+def _to_pem(raw: bytes, kind: tuple[str, bytes]) -> bytes:
+    """Write a raw key in PEM (RFC 7468), byte for byte as every library does."""
+    label, prefix = kind
+    text = base64.b64encode(prefix + raw).decode()
+    lines = [text[start : start + _LINE] for start in range(0, len(text), _LINE)]
+    return "\n".join((f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", "")).encode()
+
+
+def _from_pem(pem: bytes, kind: tuple[str, bytes]) -> bytes:
+    """Return the 32 raw bytes of the key in ``pem``.
+
+    Raises:
+        MalformedError: it is not one unencrypted Ed25519 key of that kind and nothing else.
+    """
+    label, prefix = kind
+    lines = pem.decode("ascii", errors="replace").split()
+    words = " ".join(lines)
+    head, tail = f"-----BEGIN {label}-----", f"-----END {label}-----"
+    if not (words.startswith(head) and words.endswith(tail)):
+        raise MalformedError(f"not one {label} in PEM")
+    try:
+        body = words.removeprefix(head).removesuffix(tail).replace(" ", "")
+        der = base64.b64decode(body, validate=True)
+    except binascii.Error as error:
+        raise MalformedError(f"no base64: {error}") from error
+    if not der.startswith(prefix) or len(der) != len(prefix) + 32:
+        raise MalformedError("another kind of key")
+    return der.removeprefix(prefix)
 
 
 def _write_once(path: Path, data: bytes, mode: int) -> None:

@@ -7,7 +7,12 @@ class Strict(BaseModel):
     """Frozen, of exact types, with finite numbers; an unknown field is a fault."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, validate_by_name=True, allow_inf_nan=False
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        validate_by_name=True,
+        allow_inf_nan=False,
+        defer_build=True,  # a part of another model never needs a validator of its own
     )
 
 

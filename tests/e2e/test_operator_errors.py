@@ -209,7 +209,7 @@ def _key(rig: Rig) -> Path:
     ("spoil", "said"),
     [
         (lambda key: key.chmod(0o644), "open to other users"),
-        (lambda key: key.write_bytes(b"junk"), "no readable private key"),
+        (lambda key: key.write_bytes(b"junk"), "no readable Ed25519 private key"),
         (lambda key: (key.unlink(), key.mkdir()), "signing-key.pem"),
         (lambda key: os.chown(key, 1234, 1234), "belongs to user 1234"),
     ],

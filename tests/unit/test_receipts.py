@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from receipts.canonical import canonical, sha256_hex
 from receipts.envelope import (
@@ -141,6 +146,13 @@ def test_the_key_is_made_once_private_and_kept(tmp_path: Path) -> None:
 
 def _pem(private: Any) -> bytes:
     return bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+def test_keys_are_the_very_files_that_the_library_writes(tmp_path: Path) -> None:
+    key = load_or_create(tmp_path)
+    assert next((tmp_path / "keys").glob("*.pem")).read_bytes() == _pem(key.private)
+    public = key.verifying.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    assert key.verifying.pem == public
 
 
 @pytest.mark.parametrize("case", ["empty", "noise", "other kind", "open", "link", "folder"])

@@ -196,7 +196,7 @@ def test_a_published_key_under_a_false_name_is_a_finding(runs: Path, tmp_path: P
     (runs / "keys" / "rubbish.pem").write_bytes(b"-----BEGIN")
     told = _told(runs)
     assert "it holds key" in told
-    assert "no readable public key" in told
+    assert "no readable Ed25519 public key" in told
 
 
 def test_orch_verify_ends_as_the_standalone_command_does(
@@ -210,4 +210,4 @@ def test_orch_verify_ends_as_the_standalone_command_does(
     (tmp_path / "no.pem").write_text("rubbish")
     capsys.readouterr()
     assert run(["verify", str(runs), "--key", str(tmp_path / "no.pem")]) == 1
-    assert "no readable public key" in capsys.readouterr().out
+    assert "no readable Ed25519 public key" in capsys.readouterr().out
