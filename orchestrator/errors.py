@@ -9,6 +9,7 @@ got something wrong::
     |-- EngineUnavailableError    69   no container engine answers
     |-- InfrastructureError       75   the machine failed; the same command may be tried again
     |   |-- GateRefusedError           a gate check or a reservation said no
+    |   |   `-- ResourcesBusyError     somebody else has what is asked for; it will be free again
     |   |-- ContainerLostError         the engine no longer knows what became of a container
     |   |-- DeviceUnreadableError      the driver would not say how a GPU stands
     |   |-- DeviceLostError            a GPU has gone
@@ -76,6 +77,10 @@ class InfrastructureError(OrchError):
 
 class GateRefusedError(InfrastructureError):
     """A check before the start said no; nothing was started."""
+
+
+class ResourcesBusyError(GateRefusedError):
+    """Somebody else has a device, CPUs or memory now; waiting is all that it takes."""
 
 
 class ContainerLostError(InfrastructureError):

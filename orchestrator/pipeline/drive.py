@@ -19,6 +19,7 @@ from orchestrator.errors import (
     GateRefusedError,
     InfrastructureError,
     InterruptedByOperator,
+    ResourcesBusyError,
     StorageFullError,
 )
 from orchestrator.evidence.context import Context, Outcome
@@ -47,6 +48,8 @@ KINDS: dict[type[RunFolder], RunKind] = {
 _BALLAST = ".ballast"
 LEFT_RUNNING = "left_running"
 """The note of a person who left a container to run on."""
+RESOURCES_BUSY = "resources_busy"
+"""Booked where somebody else had what a run asks for: nothing failed, and waiting helps."""
 
 
 def drive_attempt(ctx: Context, folder: AttemptFolder, pack: Pack, agent: Agent) -> State:
@@ -310,6 +313,7 @@ def is_accepted(folder: RunFolder, state: State | None) -> bool:
 
 _FACTS: dict[type[Exception], str] = {
     GateRefusedError: "gate_refused",
+    ResourcesBusyError: RESOURCES_BUSY,
     AssetMismatchError: "asset_mismatch",
     ContainerLostError: HostFact.CONTAINER_LOST.value,
     EngineUnavailableError: "engine_unavailable",

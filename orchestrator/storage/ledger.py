@@ -10,7 +10,6 @@ import fcntl
 import math
 import os
 import secrets
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.domain.roles import Phase
-from orchestrator.errors import GateRefusedError, TaskPackError
+from orchestrator.errors import GateRefusedError, ResourcesBusyError, TaskPackError
 from orchestrator.ports import Clock
 from orchestrator.storage import durable
 from orchestrator.storage.device_locks import DeviceLock, DeviceLocks, relock
@@ -212,6 +211,14 @@ class Ledger:
         with self.alone():
             return self._live(sweep=False)
 
+    def left(self, *, sweep: bool) -> tuple[Path, ...]:
+        """List the reservations whose holders are dead; ``sweep`` removes those it may."""
+        if not self._folder.is_dir():
+            return ()
+        with self.alone():
+            files = [p for p in sorted(self._folder.glob(f"*{_SUFFIX}")) if _is_plain(p)]
+            return tuple(path for path in files if _look(path, sweep=sweep) is None)
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep everybody else from looking and taking; for moments only.
@@ -283,7 +290,8 @@ class Ledger:
         )
         if short := _shortage(claim, free, "free"):
             holders = ", ".join(f"{h.run_id} ({h.phase}, pid {h.pid})" for h in others)
-            raise GateRefusedError(
+            refusal = ResourcesBusyError if others else GateRefusedError
+            raise refusal(
                 f"{claim.run_id} ({claim.phase}) asks for {short}; "
                 f"reserved by {holders or 'nobody'}",
                 remedy="wait for a holder to end (orch status)"
@@ -339,13 +347,13 @@ def _put(descriptor: int, path: Path, held: Held) -> None:
 
 def _look(path: Path, *, sweep: bool) -> Held | None:
     """Read a reservation; None when its holder is dead, and then ``sweep`` removes the file."""
+    if not _is_plain(path):
+        return None
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -357,6 +365,11 @@ def _look(path: Path, *, sweep: bool) -> Held | None:
         return None
     finally:
         os.close(descriptor)
+
+
+def _is_plain(path: Path) -> bool:
+    """Tell whether there is a file: a link or a folder of that name reserves nothing."""
+    return path.is_file() and not path.is_symlink()
 
 
 def _parse(path: Path, data: bytes) -> Held:
