@@ -172,11 +172,11 @@ def _child(*argv: str) -> Iterator["subprocess.Popen[bytes]"]:
 
 def test_a_process_of_this_host() -> None:
     before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    with _child("cat", "a\x1bb") as process:
+    with _child("sh", "-c", "read x", "a\x1bb") as process:
         after = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         found = HostProcesses().facts(process.pid)
         assert found.ppid == os.getpid()
-        assert found.command == "cat a\ufffdb"
+        assert found.command == "sh -c read x a\ufffdb"
         assert found.executable is not None
         assert found.user == pwd.getpwuid(os.geteuid()).pw_name
         assert found.foreign_pids is False
