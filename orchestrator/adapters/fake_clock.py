@@ -1,7 +1,7 @@
 """A clock for tests: it moves only when told to."""
 
 from datetime import UTC, datetime, timedelta
-from threading import Lock
+from threading import Event, Lock
 
 from typing_extensions import override
 
@@ -42,3 +42,10 @@ class FakeClock(Clock):
     @override
     def boot_id(self) -> str:
         return f"00000000-0000-4000-8000-{self._boots:012d}"
+
+    @override
+    def wait(self, event: Event, seconds: float) -> bool:
+        """Let that much time pass at once, unless ``event`` is set already."""
+        if not event.is_set():
+            self.advance(seconds)
+        return event.is_set()

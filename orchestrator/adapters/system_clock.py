@@ -3,6 +3,7 @@
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 
 from typing_extensions import override
 
@@ -29,3 +30,7 @@ class SystemClock(Clock):
     @override
     def boot_id(self) -> str:
         return _BOOT_ID.read_text(encoding="ascii").strip()
+
+    @override
+    def wait(self, event: Event, seconds: float) -> bool:
+        return event.wait(seconds)

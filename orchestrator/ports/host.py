@@ -3,6 +3,7 @@
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+from threading import Event
 from typing import Protocol
 
 from orchestrator.domain.device import Device, DeviceLibrary, DeviceSample
@@ -26,6 +27,10 @@ class Clock(Protocol):
 
     def boot_id(self) -> str:
         """Return the kernel's boot id; another one means the host was restarted."""
+        ...
+
+    def wait(self, event: Event, seconds: float) -> bool:
+        """Let up to ``seconds`` pass, or less if ``event`` is set; tell whether it is."""
         ...
 
 

@@ -1,6 +1,7 @@
 """A clock for tests, and a way to run a function in child processes."""
 
 import multiprocessing
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -37,6 +38,10 @@ class TickingClock:
 
     def boot_id(self) -> str:
         return self.boot
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.now_ns += int(seconds * 10**9)
+        return event.is_set()
 
 
 def in_processes(count: int, target: Callable[..., None], *args: Any) -> list[int]:
