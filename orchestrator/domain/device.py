@@ -12,7 +12,10 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, or one MIG instance of it (then ``parent`` is the UUID of the GPU it is cut from)."""
+    """A GPU, or one MIG instance of it (then ``parent`` is the UUID of the GPU it is cut from).
+
+    A GPU in MIG mode that is not cut into instances stands for itself; nothing can run on it.
+    """
 
     uuid: str
     model: str
@@ -31,6 +34,7 @@ class Query(StrEnum):
     MPS = "mps_processes"
     MIG_MODE = "mig_mode"
     REMAP = "pending_remap"
+    ECC = "ecc_errors"
     XID = "xid_events"
     PERSISTENCE = "persistence_mode"
     POWER = "power"
@@ -55,6 +59,7 @@ QUERIES: Mapping[Query, Need] = MappingProxyType(
         Query.MPS: Need.RECORDED,
         Query.MIG_MODE: Need.RECORDED,
         Query.REMAP: Need.RECORDED,
+        Query.ECC: Need.RECORDED,
         Query.XID: Need.RECORDED,
         Query.PERSISTENCE: Need.RECORDED,
         Query.POWER: Need.RECORDED,
@@ -94,8 +99,12 @@ class DeviceSample:
     Attributes:
         memory_used: by NVML's second memory structure, which leaves out what the driver reserves.
         pending_remap: a row remap, or a page retirement, waits for a reset.
-        xids: errors that the driver reported since the look before.
+        failed_remap: a row could not be remapped: the GPU is due for repair.
+        ecc_errors: uncorrected memory errors since the driver was loaded.
+        xids: errors that the driver reported since the look before, each code once.
         mig: MIG mode is on.
+
+    Of a MIG instance, memory, utilisation and processes are its own; everything else is its GPU's.
     """
 
     uuid: str
@@ -105,6 +114,8 @@ class DeviceSample:
     utilization: int | None
     processes: tuple[DeviceProcess, ...]
     pending_remap: bool | None = None
+    failed_remap: bool | None = None
+    ecc_errors: int | None = None
     xids: tuple[int, ...] = ()
     mig: bool | None = None
     persistence: bool | None = None
