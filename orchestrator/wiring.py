@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from orchestrator.config import Settings, bundled
 from orchestrator.domain.container import HostAbilities
 from orchestrator.errors import UsageError
-from orchestrator.ports import Clock, ContainerEngine
+from orchestrator.ports import Clock, ContainerEngine, OldImages
 from orchestrator.sandbox import Isolation, Users
 
 if TYPE_CHECKING:
@@ -46,6 +46,13 @@ def image_builder(settings: Settings) -> "ImageBuilder":
     from orchestrator.adapters.image_builder import ImageBuilder
 
     return ImageBuilder(settings.engine_address, bundled("containers"), settings.wheels)
+
+
+def old_images(settings: Settings) -> OldImages:
+    """Return what finds images of ours that a newer build has replaced."""
+    from orchestrator.adapters.old_images import ReplacedImages
+
+    return ReplacedImages(settings.engine_address)
 
 
 def host_probe(settings: Settings) -> "HostProbe":

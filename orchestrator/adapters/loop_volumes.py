@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from orchestrator.adapters.mounts import mounted_at
 from orchestrator.errors import InfrastructureError, StorageFullError
 from orchestrator.evidence.walk import TreeChangedError, Visit, reopen, walk
 from orchestrator.ports import SizeLimit, Volume, Volumes
@@ -113,6 +114,20 @@ class LoopVolumes:
         image_of(folder).unlink(missing_ok=True)
         return None
 
+    def left(self, folder: Path) -> int | None:
+        """Look for a mounted image, or for one that is mounted no more."""
+        image = image_of(folder)
+        if folder.is_symlink() or image.is_symlink():
+            raise InfrastructureError(f"{folder} or its image is a link, which orch never makes")
+        size = image.stat().st_blocks * _BLOCK if image.is_file() else None
+        if not os.path.ismount(folder):
+            return size
+        mounted = mounted_at(folder.resolve())
+        backing = None if mounted is None else mounted.backing()
+        if backing not in {image.resolve(), Path(f"{image.resolve()} (deleted)")}:
+            raise InfrastructureError(f"what is mounted on {folder} is not its own image")
+        return size if size is not None else LoopVolume(folder).used()
+
 
 class FolderVolume:
     """A plain folder that should not outgrow ``size`` bytes; None where nothing is written."""
@@ -195,6 +210,10 @@ class FolderVolumes:
     def adopt(self, folder: Path, size: int | None = None) -> Volume | None:
         """Take over a folder that a supervisor that is gone left, if it is there."""
         return FolderVolume(folder, size) if folder.is_dir() else None
+
+    def left(self, folder: Path) -> int | None:  # noqa: ARG002 - the same for every folder
+        """None: nothing is open, and the files stay."""
+        return None
 
 
 def open_volumes() -> Volumes:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from orchestrator.adapters.loop_volumes import may_mount
+from orchestrator.adapters.mounts import mounted_at
 from orchestrator.errors import InfrastructureError
 from orchestrator.ports import Views
 
@@ -62,6 +63,15 @@ class OverlayViews(Views):
         if folder.is_dir():
             folder.rmdir()
 
+    @override
+    def left(self, folder: Path) -> bool:
+        if folder.is_symlink():
+            raise InfrastructureError(f"{folder} is a link, which orch never makes")
+        mounted = mounted_at(folder.resolve())
+        if mounted is not None and mounted.kind != "tmpfs":
+            raise InfrastructureError(f"what is mounted on {folder} holds no views")
+        return folder.is_dir()
+
 
 class PlainViews(Views):
     """The shared folder itself, for those who may not mount."""
@@ -77,6 +87,10 @@ class PlainViews(Views):
     @override
     def close(self, folder: Path) -> None:
         """Nothing was opened."""
+
+    @override
+    def left(self, folder: Path) -> bool:
+        return False
 
 
 def open_views(shared: Path) -> Views:

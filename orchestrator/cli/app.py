@@ -48,6 +48,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("campaign", "orchestrator.cli.campaign", "List what was registered; print its head; end it."),
     ("task", "orchestrator.cli.task", "Check and prepare task packs."),
     ("images", "orchestrator.cli.images", "List and build the images that phases run in."),
+    ("gc", "orchestrator.cli.gc", "Remove what ended runs left behind."),
     ("doctor", "orchestrator.cli.doctor", "Say what this host can and cannot do."),
 )
 """Name, module and help line of every command, in the order ``--help`` lists them."""

@@ -41,7 +41,7 @@ _GOOD = frozenset({State.SUBMITTED, State.SCORED})
 
 
 @contextmanager
-def _working(context: typer.Context, *, dry_run: bool = False) -> Iterator[Context]:
+def working(context: typer.Context, *, dry_run: bool = False) -> Iterator[Context]:
     """Wire everything up, deal with what an earlier command left, and watch for Ctrl-C."""
     call = invocation(context)
     logging.configure(call)
@@ -71,7 +71,7 @@ def explore(
     fail_on_behavior: FailOnBehavior = False,
 ) -> Exit:
     """Let an agent work on a task until it submits, gives up, or its time is over."""
-    with _working(context, dry_run=dry_run) as ctx:
+    with working(context, dry_run=dry_run) as ctx:
         pack, plan = jobs.plan_explore(
             ctx, task, agent=agent, model=model, effort=effort, official=official
         )
@@ -98,7 +98,7 @@ def replay(
     fail_on_behavior: FailOnBehavior = False,
 ) -> Exit:
     """Run an attempt's candidate formally, then score it."""
-    with _working(context, dry_run=dry_run) as ctx:
+    with working(context, dry_run=dry_run) as ctx:
         found = lookup.resolve(ctx.runs, attempt)
         if not isinstance(found, AttemptFolder):
             raise UsageError(f"{attempt} is not an attempt", remedy="orch status lists attempts")
@@ -119,7 +119,7 @@ def submit_patch(
     json: Json = False,
 ) -> Exit:
     """Enter a patch as a candidate, without an exploration."""
-    with _working(context) as ctx:
+    with working(context) as ctx:
         step = jobs.submit_patch(ctx, task, patch, official=official)
     return _told((step,), json=json, fail=False)
 
@@ -142,7 +142,7 @@ def score(
     fail_on_behavior: FailOnBehavior = False,
 ) -> Exit:
     """Score a replay once more, or checkpoints that exist already."""
-    with _working(context) as ctx:
+    with working(context) as ctx:
         if checkpoint:
             entered = jobs.score_checkpoints(
                 ctx,

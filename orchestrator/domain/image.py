@@ -1,5 +1,10 @@
 """How an image is named in a task, and which image that is."""
 
+from dataclasses import dataclass
+
+RECIPE_LABEL = "orch.recipe"
+"""On every image that ``orch images build`` makes: the digest of all that went into it."""
+
 _OURS = "orch/{name}:1"
 
 
@@ -12,3 +17,16 @@ def image_reference(name: str) -> str:
     if any(mark in name for mark in "/:@"):
         return name
     return _OURS.format(name=name)
+
+
+@dataclass(frozen=True, slots=True)
+class OldImage:
+    """An image of ours without a name.
+
+    ``size`` in bytes of all its layers, those that others share as well; ``created`` in seconds
+    since 1970.
+    """
+
+    id: str
+    size: int
+    created: float

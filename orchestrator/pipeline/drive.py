@@ -45,7 +45,7 @@ KINDS: dict[type[RunFolder], RunKind] = {
     ReplayFolder: RunKind.REPLAY,
     ScoringFolder: RunKind.SCORING,
 }
-_BALLAST = ".ballast"
+BALLAST = ".ballast"
 LEFT_RUNNING = "left_running"
 """The note of a person who left a container to run on."""
 RESOURCES_BUSY = "resources_busy"
@@ -225,7 +225,7 @@ def finish(ctx: Context, folder: RunFolder) -> State:
             finish_replay(ctx, folder)
         case ScoringFolder():
             finish_scoring(ctx, folder)
-    free_ballast(folder.root / _BALLAST)
+    free_ballast(folder.root / BALLAST)
     for place in (folder.root, folder.receipts):
         remove_unfinished(place)
     state = read_journal(folder.journal, KINDS[type(folder)]).state
@@ -279,7 +279,7 @@ def _supervised(ctx: Context, folder: RunFolder, plan: PhasePlan) -> Iterator[Jo
     """
     with supervising(folder.root):
         journal = Journal(folder.journal, KINDS[type(folder)], plan.run_id, ctx.clock)
-        ballast = folder.root / _BALLAST
+        ballast = folder.root / BALLAST
         try:
             make_ballast(ballast)
             yield journal

@@ -10,34 +10,27 @@ from collections.abc import Iterator
 from orchestrator.domain.attempt import RunKind
 from orchestrator.domain.container import ContainerStatus
 from orchestrator.domain.outcome import HostFact
-from orchestrator.domain.records import AttemptPlan, PhasePlan, ReplayPlan, ScoringPlan
+from orchestrator.domain.records import PhasePlan, ReplayPlan
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import InfrastructureError, InterruptedByOperator, OrchError
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.rooms import views_of
 from orchestrator.lifecycle.machine import Event, State, is_terminal
-from orchestrator.pipeline import drive
+from orchestrator.pipeline import drive, strays
 from orchestrator.pipeline.finish import ended_runs
 from orchestrator.pipeline.plans import pack_of
 from orchestrator.ports import Container
-from orchestrator.sandbox import (
-    BOOT_LABEL,
-    DEADLINE_LABEL,
-    INSTANCE_LABEL,
-    PHASE_LABEL,
-    RUN_LABEL,
-)
+from orchestrator.sandbox import INSTANCE_LABEL, PHASE_LABEL, RUN_LABEL
 from orchestrator.storage.journal import Journal, JournalView, read_journal
-from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
+from orchestrator.storage.layout import AttemptFolder, ReplayFolder
 from orchestrator.storage.records import load
 from orchestrator.storage.supervisor import is_supervised, supervising
 from receipts.errors import ReceiptError
 
-_PLANS: dict[type[drive.RunFolder], type[PhasePlan]] = {
-    AttemptFolder: AttemptPlan,
-    ReplayFolder: ReplayPlan,
-    ScoringFolder: ScoringPlan,
-}
+VOLUMES = ("workspace", "out", "control", "scratch", "validate-out")
+"""Folders of a run that may be volumes."""
+HOSTS = ("host", "validate-host")
+"""Folders under a run's ``logs`` that the host writes for containers."""
 
 
 def every_run(ctx: Context) -> Iterator[drive.RunFolder]:
@@ -76,40 +69,16 @@ def reconcile(ctx: Context) -> None:
 
 
 def _sweep(ctx: Context) -> None:
-    """Remove containers that nothing waits for: of ended runs, or overdue ones of unknown runs.
-
-    While a plan cannot be read no run is unknown: a container may be that one's.
-    """
-    labels = {RUN_LABEL, BOOT_LABEL, DEADLINE_LABEL}
-    every = ctx.engine.find({INSTANCE_LABEL: ctx.instance})
-    found = [container for container in every if labels <= container.labels.keys()]
-    if not found:
-        return
-    runs: dict[str, drive.RunFolder] = {}
-    readable = True
-    for folder in every_run(ctx):
-        try:
-            runs[load(folder.plan, _PLANS[type(folder)]).run_id] = folder
-        except (OrchError, OSError):
-            readable = False  # which one it is, has been said
-    for container in found:
-        run = runs.get(container.labels[RUN_LABEL])
-        ended = readable and _overdue(ctx, container) if run is None else run.complete.exists()
-        if ended:
-            container.remove()
-
-
-def _overdue(ctx: Context, container: Container) -> bool:
-    """Tell whether a container's time is over; that of another boot is."""
-    if container.labels[BOOT_LABEL] != ctx.clock.boot_id():
-        return True
-    return ctx.clock.boottime_ns() >= int(container.labels[DEADLINE_LABEL])
+    """Remove containers that nothing waits for; why the others stay, ``orch gc`` says."""
+    for stray in strays.containers(ctx, every_run(ctx)):
+        if not stray.kept:
+            stray.container.remove()
 
 
 def _reconcile(ctx: Context, folder: drive.RunFolder, ended: frozenset[str]) -> None:
     kind = drive.KINDS[type(folder)]
     view = read_journal(folder.journal, kind)
-    plan = load(folder.plan, _PLANS[type(folder)])
+    plan = load(folder.plan, strays.PLANS[type(folder)])
     if view.state is not None and is_terminal(kind, view.state):
         # A run that ended before any phase began has no receipts, and no marker.
         if plan.run_id not in ended or folder.receipts.exists():
@@ -201,11 +170,11 @@ def _clear(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:
 
 def _let_go(ctx: Context, folder: drive.RunFolder) -> None:
     """Close the volumes and views that a supervisor which is gone left open."""
-    for name in ("workspace", "out", "control", "scratch", "validate-out"):
+    for name in VOLUMES:
         left = ctx.volumes.adopt(folder.root / name)
         if left is not None:
             left.close()
-    for host in ("host", "validate-host"):
+    for host in HOSTS:
         ctx.views.close(views_of(folder.root / "logs" / host))
 
 

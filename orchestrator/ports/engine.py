@@ -13,6 +13,7 @@ from orchestrator.domain.container import (
     HostAbilities,
     ImageIdentity,
 )
+from orchestrator.domain.image import OldImage
 
 
 class LogSink(Protocol):
@@ -44,6 +45,19 @@ class MemoryUse:
     peak: int | None
     limit_reached: int | None
     oom_kills: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerUse:
+    """What a container uses of its host, from its cgroup's own counters; None when unreadable.
+
+    ``cpu_s`` is what it has used so far, ``pids`` counts its processes and threads.
+    """
+
+    cpu_s: float | None = None
+    memory: int | None = None
+    memory_peak: int | None = None
+    pids: int | None = None
 
 
 class Container(Protocol):
@@ -141,6 +155,10 @@ class Container(Protocol):
         """Read its cgroup's memory counters; after its end, the last that were read."""
         ...
 
+    def use(self) -> ContainerUse:
+        """Read its cgroup's counters without asking the engine; nothing once it has ended."""
+        ...
+
     def changes(self) -> tuple[str, ...]:
         """List what was changed in its own layer (not in mounts or tmpfs), at most 1,000 paths."""
         ...
@@ -191,6 +209,30 @@ class ContainerEngine(Protocol):
 
     def find(self, labels: Mapping[str, str]) -> tuple[Container, ...]:
         """List containers, ended ones too, that carry all of ``labels``."""
+        ...
+
+    def close(self) -> None:
+        """Drop connections."""
+        ...
+
+
+class OldImages(Protocol):
+    """Images that our builder made and that nothing names any more."""
+
+    def all(self) -> tuple[OldImage, ...]:
+        """List them.
+
+        Raises:
+            EngineUnavailableError: the engine does not answer.
+        """
+        ...
+
+    def remove(self, image: OldImage) -> None:
+        """Remove one.
+
+        Raises:
+            InfrastructureError: a container or another image still needs it.
+        """
         ...
 
     def close(self) -> None:

@@ -89,6 +89,16 @@ class Volumes(Protocol):
         """
         ...
 
+    def left(self, folder: Path) -> int | None:
+        """Say how many bytes a volume at ``folder`` still takes from the host; None if none does.
+
+        What lies in a plain folder is no volume's.
+
+        Raises:
+            InfrastructureError: what is there is not one of these volumes.
+        """
+        ...
+
 
 class Views(Protocol):
     """Gives each container its own read-only sight of folders that several containers see."""
@@ -107,6 +117,14 @@ class Views(Protocol):
 
     def close(self, folder: Path) -> None:
         """Close every view that was opened right below ``folder``, and remove it."""
+        ...
+
+    def left(self, folder: Path) -> bool:
+        """Tell whether views right below ``folder`` were never closed.
+
+        Raises:
+            InfrastructureError: what is there was not opened here.
+        """
         ...
 
 
@@ -141,8 +159,24 @@ class DeviceProbe(Protocol):
         ...
 
 
+class Guards(Protocol):
+    """Starts watchdogs, which take over a run whose supervisor is gone."""
+
+    def watch(self, root: Path, descriptors: tuple[int, ...]) -> int | None:
+        """Start a watchdog over the run at ``root`` and return its pid; None for none.
+
+        Args:
+            descriptors: open files whose locks it keeps for whoever takes the run over.
+        """
+        ...
+
+
 class ProcessTable(Protocol):
     """The host's processes. Nothing here raises: what cannot be read is None or left out."""
+
+    def sees_host(self) -> bool:
+        """Tell whether its pids are the host's own, as a driver means them: not in a container."""
+        ...
 
     def facts(self, pid: int) -> ProcessFacts:
         """Describe one process; one that is gone has nothing but its pid."""

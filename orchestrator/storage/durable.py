@@ -110,8 +110,16 @@ def remove_file(path: Path) -> None:
 
 def remove_unfinished(folder: Path) -> None:
     """Remove what a killed ``write_file`` left in ``folder``; nobody else may be writing there."""
-    for left in folder.glob(f".*{_UNFINISHED}"):
+    for left in unfinished(folder):
         left.unlink(missing_ok=True)
+
+
+def unfinished(folder: Path) -> tuple[Path, ...]:
+    """List what a killed ``write_file`` left in ``folder``, or one is writing there now."""
+    if folder.is_symlink():
+        return ()
+    found = (p for p in sorted(folder.glob(f".*{_UNFINISHED}")) if p.is_file())
+    return tuple(path for path in found if not path.is_symlink())
 
 
 def write_json(path: Path, value: object, *, replace: bool = False, mode: int = 0o644) -> None:

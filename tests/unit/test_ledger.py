@@ -129,6 +129,8 @@ def test_what_a_dead_holder_or_a_stranger_left_counts_for_nothing(tmp_path: Path
     dead = tmp_path / "host" / "ledger" / "0.reservation"
     dead.write_bytes(b"{")
     os.mkfifo(tmp_path / "host" / "ledger" / "1.reservation")
+    (tmp_path / "host" / "ledger" / "2.reservation").mkdir()
+    (tmp_path / "host" / "ledger" / "3.reservation").symlink_to(dead)
     assert ledger.held() == ()
     assert dead.exists()
     ledger.reserve(_claim(tmp_path, memory=4 * GIB)).release()
