@@ -1,4 +1,4 @@
-"""A container's cgroup on this host (v1 or v2): its memory counters and its processes."""
+"""A container's cgroup on this host (v1 or v2): its counters and its processes."""
 
 import os
 import select
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from orchestrator.ports import ContainerProcess, MemoryUse
+from orchestrator.ports import ContainerProcess, ContainerUse, MemoryUse
 
 UNREADABLE = MemoryUse(peak=None, limit_reached=None)
 
@@ -16,13 +16,17 @@ class ContainerGroup:
     """The cgroup of one container; it goes with the container, soon after its last process."""
 
     folder: Path
-    read: Callable[[Path], MemoryUse]
+    kind: "_Hierarchy"
     pid: int
     root: Path
 
     def memory(self) -> MemoryUse:
         """Read its counters; those that are gone are None."""
-        return self.read(self.folder)
+        return self.kind.memory(self.folder)
+
+    def use(self) -> ContainerUse:
+        """Read what it uses now; a group that is gone uses nothing that anybody knows."""
+        return self.kind.use(self)
 
     def memory_at_death(self) -> MemoryUse:
         """Wait until the process that it was found by has ended, then read its counters at once."""
@@ -58,12 +62,12 @@ def group_of(pid: int, container_id: str, root: Path = Path("/")) -> ContainerGr
     for line in _text(root / "proc" / str(pid) / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers in _HIERARCHIES and container_id in path:
-            mount, read = _HIERARCHIES[controllers]
+            kind = _HIERARCHIES[controllers]
             parts = PurePosixPath(path.lstrip("/")).parts
             # Limits are on the group that carries the name; its processes may be in one below.
             last = next(i for i, part in enumerate(parts) if container_id in part)
-            folder = root.joinpath("sys/fs/cgroup", mount, *parts[: last + 1])
-            return ContainerGroup(folder, read, pid, root)
+            folder = root.joinpath("sys/fs/cgroup", kind.mount, *parts[: last + 1])
+            return ContainerGroup(folder, kind, pid, root)
     return None
 
 
@@ -94,9 +98,41 @@ def _version_2(group: Path) -> MemoryUse:
     )
 
 
-_HIERARCHIES: Mapping[str, tuple[str, Callable[[Path], MemoryUse]]] = {
-    "memory": ("memory", _version_1),
-    "": ("", _version_2),
+def _use_1(group: ContainerGroup) -> ContainerUse:
+    """Every controller has a tree of its own; an engine names the group alike in all of them."""
+    mounts = group.root / "sys/fs/cgroup"
+    name = group.folder.relative_to(mounts / group.kind.mount)
+    cpu_ns = _number(mounts / "cpuacct" / name / "cpuacct.usage")
+    return ContainerUse(
+        cpu_s=None if cpu_ns is None else cpu_ns / 1e9,
+        memory=_number(group.folder / "memory.usage_in_bytes"),
+        memory_peak=_number(group.folder / "memory.max_usage_in_bytes"),
+        pids=_number(mounts / "pids" / name / "pids.current"),
+    )
+
+
+def _use_2(group: ContainerGroup) -> ContainerUse:
+    cpu_us = _number(group.folder / "cpu.stat", key="usage_usec")
+    return ContainerUse(
+        cpu_s=None if cpu_us is None else cpu_us / 1e6,
+        memory=_number(group.folder / "memory.current"),
+        memory_peak=_number(group.folder / "memory.peak"),
+        pids=_number(group.folder / "pids.current"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Hierarchy:
+    """Where a version of cgroups has its memory controller, and how its counters are read."""
+
+    mount: str
+    memory: Callable[[Path], MemoryUse]
+    use: Callable[[ContainerGroup], ContainerUse]
+
+
+_HIERARCHIES: Mapping[str, _Hierarchy] = {
+    "memory": _Hierarchy("memory", _version_1, _use_1),
+    "": _Hierarchy("", _version_2, _use_2),
 }
 
 

@@ -25,7 +25,7 @@ from orchestrator.errors import (
     InfrastructureError,
     OrchError,
 )
-from orchestrator.ports import Container, ContainerProcess, LogSink, MemoryUse
+from orchestrator.ports import Container, ContainerProcess, ContainerUse, LogSink, MemoryUse
 
 REMOVAL = {"force": "1", "v": "1"}  # also when it runs, and with its volumes
 _PAUSE_TRIES = 3
@@ -189,6 +189,10 @@ class DockerContainer(Container):
             self._last_memory = now
             return now
         return self._memory_at_end()
+
+    @override
+    def use(self) -> ContainerUse:
+        return ContainerUse() if self._group is None else self._group.use()
 
     def _memory_at_end(self) -> MemoryUse:
         """Return the last readings. A zero read before the end does not say that it stayed so."""

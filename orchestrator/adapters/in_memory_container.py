@@ -20,7 +20,7 @@ from orchestrator.domain.container import (
     ExecResult,
 )
 from orchestrator.errors import ContainerLostError, EngineUnavailableError, InfrastructureError
-from orchestrator.ports import Container, ContainerProcess, LogSink, MemoryUse
+from orchestrator.ports import Container, ContainerProcess, ContainerUse, LogSink, MemoryUse
 
 _NEVER = "0001-01-01T00:00:00Z"
 _PAUSE_TRIES = 3
@@ -38,6 +38,7 @@ class Inside:
         spec: what the container was made of.
         clock: the engine's clock; a program may ``advance`` it to use up time.
         memory: what ``Container.memory`` answers.
+        use: what ``Container.use`` answers while it runs.
         oom_killed: what the engine's state says.
         trapped: signals, such as ``TERM``, that do not end this container.
     """
@@ -49,6 +50,7 @@ class Inside:
         self.spec = spec
         self.clock = clock
         self.memory = MemoryUse(peak=0, limit_reached=0)
+        self.use = ContainerUse(cpu_s=0.0, memory=0, memory_peak=0, pids=1)
         self.oom_killed = False
         self.trapped: set[str] = set()
 
@@ -300,6 +302,10 @@ class InMemoryContainer(Container):
     @override
     def memory(self) -> MemoryUse:
         return self._inside.memory
+
+    @override
+    def use(self) -> ContainerUse:
+        return self._inside.use if self._state.pid else ContainerUse()
 
     @override
     def changes(self) -> tuple[str, ...]:

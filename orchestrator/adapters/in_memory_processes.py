@@ -7,9 +7,13 @@ from orchestrator.ports import ProcessTable
 
 
 class InMemoryProcesses(ProcessTable):
-    """The processes that ``add`` put there; a container's are those that name it."""
+    """The processes that ``add`` put there; a container's are those that name it.
 
-    def __init__(self, *processes: ProcessFacts) -> None:
+    ``host``: whether its pids are the host's own.
+    """
+
+    def __init__(self, *processes: ProcessFacts, host: bool = True) -> None:
+        self.host = host
         self._processes = {process.pid: process for process in processes}
 
     def add(self, *processes: ProcessFacts) -> None:
@@ -20,6 +24,10 @@ class InMemoryProcesses(ProcessTable):
         """End processes; those that are gone already are gone."""
         gone = set(pids)
         self._processes = {pid: it for pid, it in self._processes.items() if pid not in gone}
+
+    @override
+    def sees_host(self) -> bool:
+        return self.host
 
     @override
     def facts(self, pid: int) -> ProcessFacts:

@@ -32,6 +32,8 @@ _USUAL = (
     "machine.slice/libpod-{id}.scope",
     "libpod_parent/libpod-{id}",
 )
+_FIRST_NAMESPACE = Path("pid:[4026531836]")
+"""PROC_PID_INIT_INO of the kernel's include/linux/proc_ns.h."""
 _MOST_THREADS = 64
 _MOST_FOLDERS = 20_000
 _ENDED = frozenset({"Z", "X"})
@@ -46,6 +48,13 @@ class HostProcesses(ProcessTable):
         self._proc = root / "proc"
         self._groups = root / "sys/fs/cgroup"
         self._folders: dict[str, Path] = {}
+
+    @override
+    def sees_host(self) -> bool:
+        try:
+            return (self._proc / "self/ns/pid").readlink() == _FIRST_NAMESPACE
+        except OSError:
+            return False
 
     @override
     def facts(self, pid: int) -> ProcessFacts:

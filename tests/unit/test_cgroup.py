@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.adapters.background import in_background
 from orchestrator.adapters.cgroup import ContainerGroup, group_of
-from orchestrator.ports import ContainerProcess, MemoryUse
+from orchestrator.ports import ContainerProcess, ContainerUse, MemoryUse
 
 _ID = "c0ffee"
 _LIMIT = 64 * 1024**2
@@ -103,3 +103,31 @@ def test_the_limits_are_above_the_group_that_an_engine_puts_the_processes_into(
         ContainerProcess(7, 1, "10001", "bash run.sh"),
         ContainerProcess(8, 7, "10001", "[it: (x)]"),
     )
+
+
+def test_version_1_use_is_read_from_each_controllers_tree(tmp_path: Path) -> None:
+    files = {
+        f"memory/docker/{_ID}/memory.usage_in_bytes": "4096\n",
+        f"memory/docker/{_ID}/memory.max_usage_in_bytes": "8192\n",
+        f"cpuacct/docker/{_ID}/cpuacct.usage": "2500000000\n",
+        f"pids/docker/{_ID}/pids.current": "3\n",
+    }
+    root = _host(tmp_path, f"4:memory:/docker/{_ID}\n0::/docker/{_ID}\n", files)
+    assert _group(root).use() == ContainerUse(cpu_s=2.5, memory=4096, memory_peak=8192, pids=3)
+
+
+def test_version_2_use(tmp_path: Path) -> None:
+    group = f"system.slice/docker-{_ID}.scope"
+    files = {
+        f"{group}/cpu.stat": "usage_usec 2500000\nuser_usec 1\nsystem_usec 2\n",
+        f"{group}/memory.current": "4096\n",
+        f"{group}/memory.peak": "8192\n",
+        f"{group}/pids.current": "3\n",
+    }
+    root = _host(tmp_path, f"0::/{group}\n", files)
+    assert _group(root).use() == ContainerUse(cpu_s=2.5, memory=4096, memory_peak=8192, pids=3)
+
+
+def test_a_group_that_is_gone_uses_nothing_known(tmp_path: Path) -> None:
+    root = _host(tmp_path, f"0::/docker/{_ID}\n", {})
+    assert _group(root).use() == ContainerUse()

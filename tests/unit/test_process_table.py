@@ -233,3 +233,16 @@ def test_the_table_in_memory_changes_as_told() -> None:
     table.end(7, 12)
     assert [p.pid for p in table.of_container(OURS)] == [8]
     assert table.facts(7) == ProcessFacts(7)
+
+
+def test_whether_pids_are_the_hosts_own(tmp_path: Path) -> None:
+    table = HostProcesses(tmp_path)
+    assert not table.sees_host()
+    place = tmp_path / "proc/self/ns"
+    place.mkdir(parents=True)
+    (place / "pid").symlink_to("pid:[4026531836]")
+    assert table.sees_host()
+    (place / "pid").unlink()
+    (place / "pid").symlink_to("pid:[4026532181]")
+    assert not table.sees_host()
+    assert InMemoryProcesses().sees_host()
