@@ -22,6 +22,21 @@ class RunsFolder:
         return self.root / "queue.tsv"
 
     @property
+    def queue_lock(self) -> Path:
+        """Whoever changes ``queue.tsv`` holds it, for moments."""
+        return self.root / "queue.lock"
+
+    @property
+    def queue_quarantine(self) -> Path:
+        """Lines that were found in ``queue.tsv`` and are no rows."""
+        return self.root / "queue.quarantine.tsv"
+
+    @property
+    def queue_jobs(self) -> Path:
+        """What belongs to single jobs: what was asked, the latest try, the worker's lease."""
+        return self.root / "queue"
+
+    @property
     def keys(self) -> Path:
         """Public halves of signing keys, one ``<keyid>.pem`` each."""
         return self.root / "keys"
