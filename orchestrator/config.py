@@ -43,6 +43,17 @@ class Settings:
             runtime=env.get("ORCH_RUNTIME") or "runc",
         )
 
+    def environment(self) -> dict[str, str]:
+        """Make the environment of a child that shall find everything where we do."""
+        own = {
+            "ORCH_RUNS": self.runs,
+            "ORCH_HOME": self.home,
+            "ORCH_ASSETS": self.assets,
+            "ORCH_HOST": self.host,
+            "ORCH_RUNTIME": self.runtime,
+        }
+        return {**os.environ, **{name: str(value) for name, value in own.items()}}
+
     @cached_property
     def engine_address(self) -> str | None:
         """``DOCKER_HOST`` when set; None means the engine's default socket."""

@@ -1,9 +1,16 @@
-"""One supervisor per run: a lock that its process holds, free the moment the process is gone."""
+"""One supervisor per run: a lock that its process holds, free the moment the process is gone.
+
+The lock counts. What stands in its file is for people: a line ``supervisor PID START`` of whoever
+took it last, and a line ``watchdog PID START`` of whoever takes it when that one is gone
+(``orchestrator/watchdog.py``); ``START`` is field 22 of ``/proc/PID/stat``, so that a number which
+the kernel gave out again names nobody.
+"""
 
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import UsageError
@@ -11,10 +18,21 @@ from orchestrator.storage.lock import locked
 
 _LOCK = ".supervisor.lock"
 _BEGINNING = ".beginning.lock"
+_MAX_LINES = 4096
 
 
 _claimed: dict[Path, int] = {}
 """Locks of runs that this process has made and not begun to drive."""
+_kept: dict[Path, int] = {}
+"""Locks that this process keeps over several turns of ``supervising``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """The living processes that see to a run, by pid; None where there is none."""
+
+    supervisor: int | None = None
+    watchdog: int | None = None
 
 
 def claim(root: Path) -> None:
@@ -28,6 +46,17 @@ def claim(root: Path) -> None:
 
 
 @contextmanager
+def keeping(root: Path, inherited: int) -> Iterator[None]:
+    """Keep a lock that this process inherited, over several turns of ``supervising``."""
+    os.set_inheritable(inherited, False)  # noqa: FBT003 - the standard library's own signature
+    _kept[root] = inherited
+    try:
+        yield
+    finally:
+        os.close(_kept.pop(root))
+
+
+@contextmanager
 def supervising(root: Path) -> Iterator[None]:
     """Hold the lock of the run at ``root``.
 
@@ -35,6 +64,8 @@ def supervising(root: Path) -> Iterator[None]:
         UsageError: another process is its supervisor.
     """
     descriptor = _claimed.pop(root, None)
+    if descriptor is None and root in _kept:
+        descriptor = os.dup(_kept[root])
     if descriptor is None:
         descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -42,11 +73,41 @@ def supervising(root: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as held:
             raise UsageError(
-                f"{root} has a supervisor that is alive", remedy="orch lifecycle follows it"
+                f"{root} is supervised by {named(root)}", remedy="orch lifecycle follows it"
             ) from held
+        _sign(descriptor, supervisor=os.getpid())
         yield
     finally:
         os.close(descriptor)
+
+
+def note_watchdog(root: Path, pid: int) -> None:
+    """Say in the lock file who watches; only whoever holds the lock may."""
+    descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        _sign(descriptor, watchdog=pid)
+    finally:
+        os.close(descriptor)
+
+
+def holders(root: Path) -> Holders:
+    """Read which living processes see to the run at ``root``; writes nothing."""
+    try:
+        lines = (root / _LOCK).read_bytes()[:_MAX_LINES].decode("ascii", "replace").splitlines()
+    except FileNotFoundError:
+        return Holders()
+    alive = dict(found for found in map(_alive, lines) if found)
+    return Holders(alive.get("supervisor"), alive.get("watchdog"))
+
+
+def named(root: Path) -> str:
+    """Name, for people, who sees to the run at ``root``."""
+    found = holders(root)
+    if found.supervisor is not None:
+        return f"process {found.supervisor}"
+    if found.watchdog is not None:
+        return f"its watchdog, process {found.watchdog}, which is about to go on with it"
+    return "another process"
 
 
 def is_supervised(root: Path) -> bool:
@@ -70,3 +131,33 @@ def alone(root: Path) -> Iterator[None]:
     """Wait for, then hold, the right to begin a run below ``root``; free when its holder dies."""
     with locked(root / _BEGINNING):
         yield
+
+
+def _sign(descriptor: int, **roles: int) -> None:
+    """Put processes into the lock file in place of those that had their roles."""
+    lines = os.pread(descriptor, _MAX_LINES, 0).decode("ascii", "replace").splitlines()
+    signed = dict(line.split(" ", 1) for line in lines if " " in line)
+    signed |= {role: f"{pid} {_started(pid)}" for role, pid in roles.items()}
+    told = [f"{role} {signed[role]}\n" for role in ("supervisor", "watchdog") if role in signed]
+    data = "".join(told).encode("ascii", "replace")
+    with suppress(OSError):  # a full disk: the lock counts, not what stands in it
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, data, 0)
+
+
+def _alive(line: str) -> tuple[str, int] | None:
+    match line.split():
+        case [role, pid, started] if pid.isdecimal() and _started(int(pid)) == started:
+            return role, int(pid)
+        case _:
+            return None
+
+
+def _started(pid: int) -> str:
+    """Return when a living process was started, in the kernel's ticks; empty when it is gone."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    state, *fields = after_name.split()
+    return "" if state == "Z" else fields[18]
