@@ -5,7 +5,7 @@ SHELL_FILES := $(wildcard harness/*.sh scripts/*.sh) .ci/run
 PACKAGES := git e2fsprogs mmdebstrap debian-archive-keyring
 PODMAN := podman catatonit runc
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench setup lock clean everything
+.PHONY: help demo test check bench faults setup lock clean everything campaign
 MAKEFLAGS += --no-print-directory
 
 help:  ## list the targets
@@ -34,6 +34,15 @@ check: setup  ## format, lint, types, import contracts, unit and property tests;
 
 bench: setup  ## the whole pipeline against the same number of bare containers
 	@scripts/with_engine.sh $(BIN)/python scripts/bench.py
+
+faults: setup  ## every fault at every event of a run, against a real engine, as root; half an hour
+	@scripts/debian_packages.sh $(PACKAGES) || echo "going on without"
+	@scripts/with_engine.sh $(MAKE) campaign
+
+campaign:
+	$(BIN)/orch images build
+	$(BIN)/orch task prepare digits_class0
+	$(BIN)/python -m tests.faults
 
 setup:  ## make .venv from the locked requirements
 	@scripts/setup.sh

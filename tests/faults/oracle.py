@@ -1,0 +1,116 @@
+"""What a run may come to when a fault meets it at a point: the table that the campaign is held to.
+
+Each row is (fault, kind of run): the endings allowed up to a boundary, and those from it on. The
+boundary is the moment from which on the run must come out as if nothing had happened to it:
+
+* of an exploration, ``captured:before``: its submission is accepted and durable;
+* of a replay, ``running:during``: its container runs, and ends by itself whoever watches;
+* of a scoring, ``scored:after``: before that nothing counts, and it is done again as a new number.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from orchestrator.domain.attempt import RunKind
+from tests.faults.points import Case, Fault, Point, When
+
+GOOD: Mapping[RunKind, str] = MappingProxyType(
+    {RunKind.ATTEMPT: "submitted", RunKind.REPLAY: "validated", RunKind.SCORING: "scored"}
+)
+"""The last event of a run to which nothing happened."""
+
+MACHINE = "infrastructure"
+PERSON = "operator"
+
+_ORDER: Mapping[RunKind, tuple[str, ...]] = MappingProxyType(
+    {
+        RunKind.ATTEMPT: ("registered", "explore_started", "exploring", "captured", "submitted"),
+        RunKind.REPLAY: (
+            *("registered", "gate_started", "gate_passed", "run_started", "running"),
+            *("exited", "collected", "validating", "validated"),
+        ),
+        RunKind.SCORING: (
+            *("registered", "gate_started", "gate_passed", "score_started"),
+            *("evaluating", "checkpoint_scored", "scored"),
+        ),
+    }
+)
+_BOUNDARY: Mapping[RunKind, tuple[str, When]] = MappingProxyType(
+    {
+        RunKind.ATTEMPT: ("captured", When.BEFORE),
+        RunKind.REPLAY: ("running", When.DURING),
+        RunKind.SCORING: ("scored", When.AFTER),
+    }
+)
+_SIDES = (When.BEFORE, When.DURING, When.AFTER)
+
+
+def _place(kind: RunKind, event: str, when: When) -> tuple[int, int]:
+    return _ORDER[kind].index(event), _SIDES.index(when)
+
+
+def is_settled(point: Point) -> bool:
+    """Tell whether a point lies at or behind its kind's boundary."""
+    boundary = _place(point.kind, *_BOUNDARY[point.kind])
+    return _place(point.kind, point.event, point.when) >= boundary
+
+
+def is_durable(point: Point) -> bool:
+    """Tell whether the run's ending is written by then: nothing may change it any more."""
+    return point.event == GOOD[point.kind] and point.when is When.AFTER
+
+
+_WITH_CONTAINER = {
+    (RunKind.ATTEMPT, "explore_started"),
+    (RunKind.ATTEMPT, "exploring"),
+    (RunKind.REPLAY, "run_started"),
+    (RunKind.REPLAY, "running"),
+    (RunKind.REPLAY, "validating"),
+    (RunKind.SCORING, "evaluating"),
+}
+"""Where a container exists whose end nobody has seen yet."""
+
+
+def allowed(case: Case) -> frozenset[str]:
+    """Return the last events with which the run that was hit may end."""
+    point = case.point
+    good = frozenset({GOOD[point.kind]})
+    accepted = point.kind is RunKind.ATTEMPT and is_settled(point)
+    if is_durable(point) or accepted:
+        return good
+    match case.fault:
+        case Fault.KILL9 | Fault.KILL9_BOTH:
+            return good if is_settled(point) else frozenset({MACHINE})
+        case Fault.SIGTERM:
+            # A stop that comes when the run is about to end by itself may come too late.
+            return good | {PERSON} if is_settled(point) else frozenset({PERSON, *_late(point)})
+        case Fault.ENGINE_CUT | Fault.ENOSPC | Fault.DISK_FULL | Fault.EIO:
+            return good | {MACHINE}
+        case Fault.REMOVED:
+            lost = (point.kind, point.event) in _WITH_CONTAINER
+            return frozenset({MACHINE}) if lost else good
+
+
+def _late(point: Point) -> frozenset[str]:
+    """A scripted agent and a short scoring may be done within the time that a stop is given."""
+    soon = {(RunKind.ATTEMPT, "exploring"), (RunKind.SCORING, "scored")}
+    return frozenset({GOOD[point.kind]}) if (point.kind, point.event) in soon else frozenset()
+
+
+_CODES: Mapping[Fault, frozenset[int]] = MappingProxyType(
+    {
+        Fault.KILL9: frozenset({-9}),
+        Fault.KILL9_BOTH: frozenset({-9}),
+        Fault.SIGTERM: frozenset({0, 130}),
+        Fault.ENGINE_CUT: frozenset({0, 69, 75}),
+        Fault.ENOSPC: frozenset({0, 75}),
+        Fault.DISK_FULL: frozenset({0, 75}),
+        Fault.EIO: frozenset({0, 75}),
+        Fault.REMOVED: frozenset({0, 75}),
+    }
+)
+
+
+def exit_codes(case: Case) -> frozenset[int]:
+    """Return the codes with which the command that was hit may end."""
+    return _CODES[case.fault]
