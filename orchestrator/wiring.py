@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from orchestrator.config import Settings, bundled
 from orchestrator.domain.container import HostAbilities
 from orchestrator.errors import UsageError
-from orchestrator.ports import Clock, ContainerEngine, OldImages
+from orchestrator.ports import Clock, ContainerEngine, DeviceProbe, OldImages
 from orchestrator.sandbox import Isolation, Users
 
 if TYPE_CHECKING:
@@ -39,6 +39,13 @@ def engine(settings: Settings) -> ContainerEngine:
     from orchestrator.adapters.docker_engine import DockerEngine
 
     return DockerEngine(settings.engine_address)
+
+
+def devices() -> DeviceProbe:
+    """Return what looks at this host's GPUs; nothing is asked before it is used."""
+    from orchestrator.adapters.nvml import NvmlProbe
+
+    return NvmlProbe(system_clock())
 
 
 def image_builder(settings: Settings) -> "ImageBuilder":
@@ -135,9 +142,9 @@ def context(
         EngineUnavailableError: no engine answers.
         UsageError: one of the folders or the signing key cannot be used.
     """
+    from orchestrator.adapters.detached import DetachedGuards
     from orchestrator.adapters.git_store import GitTreeStore
     from orchestrator.adapters.loop_volumes import open_volumes
-    from orchestrator.adapters.no_devices import NoDevices
     from orchestrator.adapters.overlay_views import open_views
     from orchestrator.evidence.context import Context
     from orchestrator.storage.assets import AssetStore
@@ -161,12 +168,13 @@ def context(
         isolation=isolation(settings, abilities),
         store=GitTreeStore(),
         clock=clock,
-        devices=NoDevices(),
+        devices=devices(),
         campaign=Campaign(runs.campaign, clock),
         ledger=ledger,
         assets=AssetStore(settings.assets),
         users=users(),
         key=key,
+        guards=DetachedGuards(settings),
         stop=stop,
         say=say,
         beat=beat,

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +24,7 @@ from orchestrator.domain.device import (
 from orchestrator.errors import DeviceLostError, DeviceUnreadableError
 from orchestrator.ports import Clock, DeviceProbe
 
-_PROGRAM = Path(__file__).with_name("nvml_child.py")
+_PROGRAM = "orchestrator.adapters.nvml_child"
 _PATIENCE = 10.0
 _PATIENCE_AT_START = 60.0  # without persistence the driver wakes every GPU first, seconds each
 _PIECE = 64 * 1024
@@ -49,7 +48,7 @@ _OTHERWISE = "see what nvidia-smi and the kernel's log say; reset the GPU or reb
 
 
 class NvmlProbe(DeviceProbe):
-    """Asks NVML through ``nvml_child.py``, started at the first question and kept.
+    """Asks NVML through ``nvml_child``, started at the first question and kept.
 
     A question that is not answered in time ends the child, and the next one starts another. So
     does anything else that went wrong with it, and every refusal that concerns the driver rather
@@ -124,7 +123,12 @@ class NvmlProbe(DeviceProbe):
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._child = subprocess.Popen(
-            [sys.executable, "-P", str(_PROGRAM)],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                _PROGRAM,
+            ],  # -P: nothing is imported from where orch was called
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,8 +1,8 @@
 """A program that asks NVML: one JSON question a line on stdin, one JSON answer a line on stdout.
 
 A driver that is ill can keep a call for ever, so that ``adapters.nvml`` asks in this process, which
-can be killed. It knows the standard library and pynvml alone, and ends when stdin does, even from
-within a call that hangs.
+can be killed. It imports little, for a fast start, and ends when stdin does, even from within a
+call that hangs.
 
     {"ask": "library"}                   {"answer": {"path", "digest", "driver", "official"}}
     {"ask": "devices"}                   {"answer": [{"uuid", "model", "memory", ...}, ...]}
@@ -12,104 +12,31 @@ Any of them may be answered by ``{"absent": true}`` (no library) or by what the 
 ``{"error": "GpuIsLost", "code": 15, "call": "nvmlDeviceGetName", "lost": true, "xids": [79]}``.
 """
 
-import ctypes
 import hashlib
 import json
 import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
+from orchestrator.adapters.nvml_calls import (
+    Answer,
+    DriverError,
+    Target,
+    boards,
+    call,
+    call_if_supported,
+    instances,
+)
+from orchestrator.adapters.nvml_xids import Errors
+
 _LIBRARY = "libnvidia-ml.so"
 _STAND_IN = "orch_stand_in"
-_EVENTS_A_LOOK = 1000
-_SILENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-_GONE = (
-    pynvml.NVML_ERROR_GPU_IS_LOST,
-    pynvml.NVML_ERROR_GPU_NOT_FOUND,
-    pynvml.NVML_ERROR_RESET_REQUIRED,
-)
-_NO_SUCH = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
-_NO_INSTANCE = 0xFFFFFFFF  # the error is not one instance's
-_MIG = "MIG-"  # how the UUID of an instance begins
-
-Answer = dict[str, Any]
-
-
-class DriverError(Exception):
-    """NVML said no to one call."""
-
-    def __init__(self, call: str, code: int) -> None:
-        super().__init__(f"{call}: {code}")
-        self.call = call
-        self.code = code
-
-    @property
-    def silent(self) -> bool:
-        """The driver, or the library, has no such query for this device."""
-        return self.code in _SILENT
-
-    @property
-    def gone(self) -> bool:
-        """The device is lost, not known, or useless until it is reset."""
-        return self.code in _GONE or (
-            self.call == "nvmlDeviceGetHandleByUUID" and self.code in _NO_SUCH
-        )
-
-    def answer(self) -> Answer:
-        """Say it as an answer, by the name that pynvml derives for the code."""
-        name = type(pynvml.NVMLError(self.code)).__name__.removeprefix("NVMLError_")
-        return {"error": name, "code": self.code, "call": self.call, "lost": self.gone}
-
-
-def call(name: str, *arguments: Any) -> Any:
-    """Call one function of pynvml; what NVML refuses is a ``DriverError``."""
-    try:
-        return getattr(pynvml, name)(*arguments)
-    except pynvml.NVMLError as error:
-        raise DriverError(name, error.value) from error
-
-
-def call_if_supported(name: str, *arguments: Any) -> Any:
-    """Call one function; None where this device, driver or library has no such query."""
-    try:
-        return call(name, *arguments)
-    except DriverError as error:
-        if error.silent:
-            return None
-        raise
-
-
-@dataclass(frozen=True)
-class Target:
-    """A device to be looked at: its own handle, and the GPU's; they differ for a MIG instance."""
-
-    uuid: str
-    own: Any
-    board: Any
-    instance: int | None
-
-    @classmethod
-    def of(cls, uuid: str) -> "Target":
-        """Find a device by its UUID, anew at every look."""
-        own = call("nvmlDeviceGetHandleByUUID", uuid)
-        if not uuid.startswith(_MIG):
-            return cls(uuid, own, own, None)
-        board = call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", own)
-        return cls(uuid, own, board, call("nvmlDeviceGetGpuInstanceId", own))
-
-    @classmethod
-    def of_handle(cls, own: Any, board: Any) -> "Target":
-        """Describe a device whose handle is at hand."""
-        uuid = call("nvmlDeviceGetUUID", own)
-        instance = call("nvmlDeviceGetGpuInstanceId", own) if uuid.startswith(_MIG) else None
-        return cls(uuid, own, board, instance)
 
 
 def _memory(target: Target) -> Answer:
@@ -189,119 +116,6 @@ def _processes(target: Target, function: str, use: str) -> list[Answer]:
     else:
         raise DriverError(function, pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
     return [{"pid": p.pid, "use": use, "memory": p.usedGpuMemory} for p in found]
-
-
-@dataclass(frozen=True)
-class Inbox:
-    """The errors of one device that nobody has been told yet, each code once."""
-
-    board: int | None
-    instance: int | None
-    xids: dict[int, None] = field(default_factory=dict)
-
-    def concerns(self, event: Any) -> bool:
-        """Tell whether an event is this device's; of another instance of its GPU it is not."""
-        instance = event.gpuInstanceId
-        return self.board == _address(event.device) and (
-            self.instance is None or instance in {self.instance, _NO_INSTANCE}
-        )
-
-
-class Errors:
-    """The Xids that the driver reports, kept by device until somebody looks at that device."""
-
-    def __init__(self) -> None:
-        self._set: Any = None
-        self._reporting: set[int | None] = set()
-        self._inboxes: dict[str, Inbox] = {}
-        self._register()
-
-    def since_last_look(self, target: Target) -> list[int] | None:
-        """Take what came since the last look at this device; None where the driver cannot tell."""
-        board = _address(target.board)
-        inbox = self._inboxes.setdefault(target.uuid, Inbox(board, target.instance))
-        if board not in self._reporting:
-            return None
-        self._gather()
-        return _take(inbox)
-
-    def last_words(self, uuid: str) -> list[int]:
-        """Take what was reported of a device that cannot be looked at any more."""
-        self._gather()
-        inbox = self._inboxes.get(uuid)
-        return [] if inbox is None else _take(inbox)
-
-    def _register(self) -> None:
-        """Ask for the errors of every GPU that can report them."""
-        self._reporting = set()
-        try:
-            self._set = call("nvmlEventSetCreate")
-        except DriverError:
-            self._set = None
-            return
-        for board in boards():
-            wanted = pynvml.nvmlEventTypeXidCriticalError
-            try:
-                if not call("nvmlDeviceGetSupportedEventTypes", board) & wanted:
-                    continue
-                call("nvmlDeviceRegisterEvents", board, wanted, self._set)
-                targets = [Target.of_handle(own, board) for own in (board, *instances(board))]
-            except DriverError:  # this one cannot tell
-                continue
-            self._reporting.add(_address(board))
-            for target in targets:
-                self._inboxes.setdefault(
-                    target.uuid, Inbox(_address(target.board), target.instance)
-                )
-
-    def _gather(self) -> None:
-        """Take what waits, without waiting for more."""
-        if self._set is None:
-            return
-        try:
-            for _ in range(_EVENTS_A_LOOK):
-                event = call("nvmlEventSetWait", self._set, 0)
-                for inbox in self._inboxes.values():
-                    if inbox.concerns(event):
-                        inbox.xids[event.eventData] = None
-        except DriverError as error:
-            if error.code != pynvml.NVML_ERROR_TIMEOUT:  # a GPU that is lost spoils the whole set
-                pynvml.nvmlEventSetFree(self._set)
-                self._register()
-
-
-def _take(inbox: Inbox) -> list[int]:
-    taken = list(inbox.xids)
-    inbox.xids.clear()
-    return taken
-
-
-def _address(handle: Any) -> int | None:
-    """Name a handle by what it points to: a lost device answers no question for its UUID."""
-    return ctypes.cast(handle, ctypes.c_void_p).value
-
-
-def boards() -> Iterator[Any]:
-    """Find every GPU that the driver has not lost. The order means nothing."""
-    for index in range(call("nvmlDeviceGetCount")):
-        try:
-            yield call("nvmlDeviceGetHandleByIndex", index)
-        except DriverError as error:
-            if not error.gone:
-                raise
-
-
-def instances(board: Any) -> Iterator[Any]:
-    """Find the MIG instances that a GPU is cut into."""
-    mode = call_if_supported("nvmlDeviceGetMigMode", board)
-    if mode is None or mode[0] != 1:
-        return
-    for index in range(call("nvmlDeviceGetMaxMigDeviceCount", board)):
-        try:
-            yield call("nvmlDeviceGetMigDeviceHandleByIndex", board, index)
-        except DriverError as error:
-            if error.code not in _NO_SUCH:
-                raise
 
 
 def tell_devices() -> list[Answer]:

@@ -12,6 +12,7 @@ from orchestrator.cli import logging
 from orchestrator.cli.context import invocation
 from orchestrator.cli.progress import Progress, interruptible
 from orchestrator.cli.render import emit, emit_json
+from orchestrator.domain.attempt import Through
 from orchestrator.domain.records import Aggregate
 from orchestrator.errors import Exit, UsageError
 from orchestrator.evidence.context import Context
@@ -53,6 +54,7 @@ def working(context: typer.Context, *, dry_run: bool = False) -> Iterator[Contex
                 reconcile(ctx)
             yield ctx
         finally:
+            ctx.devices.close()
             ctx.engine.close()
 
 
@@ -91,7 +93,7 @@ def replay(
     again: Annotated[
         str | None, typer.Option(help="Why a replay that a person stopped is run again.")
     ] = None,
-    through: Annotated[jobs.Through, typer.Option(help="How far to go.")] = jobs.Through.SCORE,
+    through: Annotated[Through, typer.Option(help="How far to go.")] = Through.SCORE,
     official: Official = False,
     dry_run: DryRun = False,
     json: Json = False,

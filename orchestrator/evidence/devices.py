@@ -11,7 +11,10 @@ def require_devices(ctx: Context, plan: PhasePlan) -> str:
     Raises:
         GateRefusedError: it has fewer; nothing was started.
     """
-    wanted, found = plan.resources.gpus, len(ctx.devices.devices())
+    wanted = plan.resources.gpus
+    if wanted == 0:
+        return "none asked for"
+    found = len(ctx.devices.devices())
     if wanted > found:
         raise GateRefusedError(
             f"the task asks for {wanted} GPU(s), {found} can be proven idle and owned here",
