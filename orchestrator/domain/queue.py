@@ -134,8 +134,6 @@ class JobTry(Strict):
     """
 
     format: Literal[1] = 1
-    host: str = ""
-    pid: int | None = None
     run_id: str = ""
     again: str = ""
     waits: int = 0
@@ -179,16 +177,6 @@ def backoff(count: int) -> timedelta:
     """Say how long to wait after ``count`` failures in a row: 30 s, doubling up to 30 min."""
     doublings = min(max(count, 1) - 1, 16)
     return min(_FIRST_WAIT * (1 << doublings), _LONGEST_WAIT)
-
-
-def order(job: Job) -> tuple[int, str, int, str]:
-    """Sort jobs as they are taken: larger priority first, then the older, then by name."""
-    return (-job.priority, job.created, len(job.job), job.job)
-
-
-def is_due(job: Job, now: datetime) -> bool:
-    """Tell whether a job may be taken now."""
-    return job.status is JobStatus.QUEUED and job.not_before <= stamp(now)
 
 
 def settled(job: Job, ending: JobEnding, now: datetime, *, waits: int = 0) -> Job:
