@@ -3,6 +3,7 @@
 import hashlib
 import tarfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import IO, Any
 from urllib.parse import quote
@@ -12,9 +13,11 @@ from typing_extensions import override
 
 from orchestrator.adapters.docker_api import DockerApi
 from orchestrator.adapters.docker_container import REMOVAL, DockerContainer
+from orchestrator.adapters.docker_gpus import device_claim
 from orchestrator.adapters.docker_spec import create_body
 from orchestrator.domain.container import (
     ContainerSpec,
+    DeviceClaim,
     EngineIdentity,
     HostAbilities,
     ImageIdentity,
@@ -150,6 +153,17 @@ class DockerEngine(ContainerEngine):
             DockerContainer(self._api, it["Id"], it["Names"][0].removeprefix("/"), it["Labels"])
             for it in found
         )
+
+    @override
+    def device_claims(self) -> tuple[DeviceClaim, ...]:
+        filters = {"status": ["running", "paused", "restarting"]}
+        listed = self._api.call("GET", "/containers/json", query={"filters": filters})
+        found = []
+        for row in listed:
+            with suppress(ContainerLostError):  # it ended meanwhile
+                found.append(self._api.call("GET", f"/containers/{row['Id']}/json"))
+        claims = (device_claim(inspected) for inspected in found)
+        return tuple(claim for claim in claims if claim is not None)
 
     @override
     def close(self) -> None:

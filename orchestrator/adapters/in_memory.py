@@ -26,6 +26,8 @@ from orchestrator.adapters.in_memory_container import (
 )
 from orchestrator.domain.container import (
     ContainerSpec,
+    ContainerStatus,
+    DeviceClaim,
     EngineIdentity,
     HostAbilities,
     ImageIdentity,
@@ -67,6 +69,7 @@ class InMemoryEngine(ContainerEngine):
         self._world = World(program, command, clock)
         self._images = images
         self._numbers = itertools.count(1)
+        self._claims: tuple[DeviceClaim, ...] = ()
 
     # -- what may go wrong
 
@@ -173,8 +176,23 @@ class InMemoryEngine(ContainerEngine):
         )
 
     @override
+    def device_claims(self) -> tuple[DeviceClaim, ...]:
+        self._world.answer()
+        running = {ContainerStatus.RUNNING, ContainerStatus.PAUSED}
+        own = (
+            DeviceClaim(it.id, it.name, it.labels, every=False, devices=it.spec.gpu_uuids)
+            for it in self._world.containers.values()
+            if it.spec.gpu_uuids and it.state().status in running
+        )
+        return (*own, *self._claims)
+
+    @override
     def close(self) -> None:
         """Nothing is held open."""
+
+    def claim_devices(self, *claims: DeviceClaim) -> None:
+        """Say what containers of other people were given; those named before are gone."""
+        self._claims = claims
 
     def _named(self, name: str) -> InMemoryContainer:
         return next(it for it in self._world.containers.values() if it.name == name)

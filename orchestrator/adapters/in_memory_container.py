@@ -186,6 +186,11 @@ class InMemoryContainer(Container):
     def labels(self) -> Mapping[str, str]:
         return self._spec.labels
 
+    @property
+    def spec(self) -> ContainerSpec:
+        """What it was made of."""
+        return self._spec
+
     @override
     def start(self, sink: LogSink) -> None:
         with self._changed:

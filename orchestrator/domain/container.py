@@ -164,6 +164,25 @@ class EngineIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceClaim:
+    """GPUs that a container which runs, or is paused, was given by the engine.
+
+    Attributes:
+        container: its full id.
+        name: the engine's name for it.
+        labels: all that it carries.
+        every: whether it may use any of them: it asked for all, or for a number of them.
+        devices: what it named: UUIDs, indexes, or the paths of device nodes.
+    """
+
+    container: str
+    name: str
+    labels: Mapping[str, str]
+    every: bool
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class HostAbilities:
     """What this host's engine can do; what is False is said in the receipt as a relaxation.
 

@@ -15,6 +15,7 @@ class Device:
     """A GPU, or one MIG instance of it (then ``parent`` is the UUID of the GPU it is cut from).
 
     A GPU in MIG mode that is not cut into instances stands for itself; nothing can run on it.
+    ``minor`` is the number of its device node, ``/dev/nvidia<minor>``, where the driver tells it.
     """
 
     uuid: str
@@ -22,6 +23,7 @@ class Device:
     memory: int
     driver: str
     parent: str | None = None
+    minor: int | None = None
 
 
 class Query(StrEnum):

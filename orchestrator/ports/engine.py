@@ -8,6 +8,7 @@ from orchestrator.domain.container import (
     ContainerEnd,
     ContainerSpec,
     ContainerState,
+    DeviceClaim,
     EngineIdentity,
     ExecResult,
     HostAbilities,
@@ -209,6 +210,14 @@ class ContainerEngine(Protocol):
 
     def find(self, labels: Mapping[str, str]) -> tuple[Container, ...]:
         """List containers, ended ones too, that carry all of ``labels``."""
+        ...
+
+    def device_claims(self) -> tuple[DeviceClaim, ...]:
+        """Say which running or paused containers, whosoever they are, were given GPUs.
+
+        Raises:
+            EngineUnavailableError: the engine does not answer.
+        """
         ...
 
     def close(self) -> None:
