@@ -67,10 +67,12 @@ class OverlayViews(Views):
     def left(self, folder: Path) -> bool:
         if folder.is_symlink():
             raise InfrastructureError(f"{folder} is a link, which orch never makes")
+        if not folder.is_dir():
+            return False
         mounted = mounted_at(folder.resolve())
         if mounted is not None and mounted.kind != "tmpfs":
             raise InfrastructureError(f"what is mounted on {folder} holds no views")
-        return folder.is_dir()
+        return True
 
 
 class PlainViews(Views):

@@ -8,6 +8,7 @@ nothing else holds it. A run is looked at under its supervisor's lock, so that n
 from one that lives, or that is being adopted.
 """
 
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -34,7 +35,9 @@ from orchestrator.storage.records import load
 from orchestrator.storage.supervisor import is_supervised, supervising
 from receipts.complete import Completeness, check
 
+_LOOK_EVERY, _LOOKS = 0.02, 50
 _BLOCK = 512
+"""The unit of ``st_blocks``, whatever the file system (stat(2))."""
 _YOUNG = 3600.0
 """Seconds within which an image without a name may be one that is being built."""
 
@@ -137,7 +140,7 @@ def _why_kept(ctx: Context, folder: drive.RunFolder, ended: frozenset[str]) -> s
     """Say why nothing of a run is touched; "" when it has ended, provably."""
     if folder.root.resolve() != ctx.runs.root.resolve() / lookup.path_id(folder):
         return "it is reached through a link, which orch never makes"
-    if is_supervised(folder.root):
+    if is_supervised(folder.root) and not (folder.complete.exists() and _is_let_go(folder.root)):
         return "its supervisor is alive"
     if not folder.plan.exists():
         return "it was begun and never registered"
@@ -145,6 +148,16 @@ def _why_kept(ctx: Context, folder: drive.RunFolder, ended: frozenset[str]) -> s
         return _why_unfinished(folder, ended)
     except (OrchError, OSError) as fault:
         return str(fault)
+
+
+def _is_let_go(root: Path) -> bool:
+    """Wait a moment for whoever still holds the lock of a run that has ended: he is leaving."""
+    pause = threading.Event()
+    for _ in range(_LOOKS):
+        if not is_supervised(root):
+            return True
+        pause.wait(_LOOK_EVERY)
+    return False
 
 
 def _why_unfinished(folder: drive.RunFolder, ended: frozenset[str]) -> str:
