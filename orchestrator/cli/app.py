@@ -54,6 +54,11 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
 """Name, module and help line of every command, in the order ``--help`` lists them."""
 
 _GARBAGE = 50_000
+HIDDEN: tuple[tuple[str, str, str], ...] = (
+    ("adopt", "orchestrator.cli.adopt", "Take over a run whose supervisor is gone."),
+)
+"""Commands that we start ourselves and ``--help`` does not list; as ``COMMANDS``."""
+
 _BUG_NOTE = "this is a bug of orch; please report it with the lines above"
 
 
@@ -73,13 +78,14 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         placeholders = {name: TyperCommand(name, help=line) for name, _, line in COMMANDS}
+        placeholders |= {name: TyperCommand(name, hidden=True) for name, _, _ in HIDDEN}
         super().__init__(**{**settings, "commands": placeholders})
 
     @override
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command by name, with typer's near-miss suggestions, and import it."""
         name, _placeholder, rest = super().resolve_command(ctx, args)
-        module = next(module for known, module, _ in COMMANDS if known == name)
+        module = next(module for known, module, _ in (*COMMANDS, *HIDDEN) if known == name)
         return name, load(str(name), module), rest
 
 

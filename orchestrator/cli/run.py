@@ -42,8 +42,14 @@ _GOOD = frozenset({State.SUBMITTED, State.SCORED})
 
 
 @contextmanager
-def working(context: typer.Context, *, dry_run: bool = False) -> Iterator[Context]:
-    """Wire everything up, deal with what an earlier command left, and watch for Ctrl-C."""
+def working(
+    context: typer.Context, *, dry_run: bool = False, replaying: str | None = None
+) -> Iterator[Context]:
+    """Wire everything up, deal with what an earlier command left, and watch for Ctrl-C.
+
+    Args:
+        replaying: an attempt whose unfinished replay the command goes on with itself.
+    """
     call = invocation(context)
     logging.configure(call)
     stop, progress = StopRequest(), Progress()
@@ -51,7 +57,8 @@ def working(context: typer.Context, *, dry_run: bool = False) -> Iterator[Contex
         ctx = wiring.context(call.settings, stop, progress.say, progress.beat)
         try:
             if not dry_run:
-                reconcile(ctx)
+                mine = None if replaying is None else lookup.resolve(ctx.runs, replaying)
+                reconcile(ctx, mine)
             yield ctx
         finally:
             ctx.devices.close()
@@ -100,7 +107,7 @@ def replay(
     fail_on_behavior: FailOnBehavior = False,
 ) -> Exit:
     """Run an attempt's candidate formally, then score it."""
-    with working(context, dry_run=dry_run) as ctx:
+    with working(context, dry_run=dry_run, replaying=attempt) as ctx:
         found = lookup.resolve(ctx.runs, attempt)
         if not isinstance(found, AttemptFolder):
             raise UsageError(f"{attempt} is not an attempt", remedy="orch status lists attempts")

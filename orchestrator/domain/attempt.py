@@ -38,6 +38,13 @@ class SubmissionOrigin(StrEnum):
     RECORDED = "recorded"
 
 
+class Through(StrEnum):
+    """How far a replay goes by itself."""
+
+    VALIDATE = "validate"
+    SCORE = "score"
+
+
 class RunKind(StrEnum):
     """The three things that have a journal of their own."""
 

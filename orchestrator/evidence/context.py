@@ -19,6 +19,7 @@ from orchestrator.ports import (
     Container,
     ContainerEngine,
     DeviceProbe,
+    Guards,
     TreeStore,
     Views,
     Volumes,
@@ -35,7 +36,8 @@ from orchestrator.storage.assets import AssetStore
 from orchestrator.storage.campaign import Campaign
 from orchestrator.storage.durable import write_json
 from orchestrator.storage.layout import RunsFolder
-from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.ledger import Ledger, Reservation
+from orchestrator.storage.supervisor import holders, note_watchdog
 from receipts.keys import SigningKey
 
 
@@ -64,6 +66,7 @@ class Context:
     assets: AssetStore
     users: Users
     key: SigningKey
+    guards: Guards
     stop: StopRequest
     say: Callable[[str], None]
     beat: Callable[[Beat], None]
@@ -100,6 +103,18 @@ class Context:
             beat,
             outgrown=outgrown,
         )
+
+    def guard(self, root: Path, held: Reservation | None) -> None:
+        """Have the run at ``root`` taken over, should this process, which supervises it, die.
+
+        Args:
+            held: what stays reserved for whoever takes it over.
+        """
+        if holders(root).watchdog is not None:
+            return
+        watchdog = self.guards.watch(root, () if held is None else held.descriptors)
+        if watchdog is not None:
+            note_watchdog(root, watchdog)
 
     def engine_record(self) -> EngineRecord:
         """Say which engine answers now."""

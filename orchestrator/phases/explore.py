@@ -97,6 +97,7 @@ def run(
         disk_folder=folder.root,
     )
     with ctx.ledger.reserve(claim) as held, Rooms(ctx, host_folder(folder)) as rooms:
+        ctx.guard(folder.root, held)
         workspace = rooms.volume(folder.workspace, need.disk, "/workspace")
         rooms.volume(folder.out, need.disk, "/out")
         box = rooms.control(folder.control)

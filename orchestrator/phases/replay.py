@@ -11,10 +11,11 @@ from typing import Any
 
 from orchestrator.domain.checkpoint import MAX_EXAMINED, select
 from orchestrator.domain.container import ContainerSpec, ContainerStatus
-from orchestrator.domain.outcome import Verdict, verdict
+from orchestrator.domain.outcome import HostFact, Verdict, verdict
 from orchestrator.domain.records import ReplayPlan
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import ContainerLostError, GateRefusedError, InfrastructureError
+from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.apply import Applied, InvalidPatch, PatchDiffers, apply, copy_pristine
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.collect import Collected, collect_one, forged, published
@@ -42,7 +43,6 @@ SHELL = "/bin/bash"
 class _Replay:
     ctx: Context
     plan: ReplayPlan
-    pack: Pack
     folder: ReplayFolder
     journal: Journal
     rooms: Rooms
@@ -67,9 +67,9 @@ def run(
         ContainerLeftRunning: asked twice.
     """
     with Rooms(ctx, host_folder(folder), held) as rooms:
-        replay = _Replay(ctx, plan, pack, folder, journal, rooms)
+        replay = _Replay(ctx, plan, folder, journal, rooms)
         workspace = rooms.volume(folder.workspace, plan.resources.disk, "/workspace")
-        refusal = _lay_workspace(replay, workspace)
+        refusal = _lay_workspace(replay, pack, workspace)
         if refusal is not None:
             journal.append(refusal.event, **refusal.data)
             return
@@ -78,29 +78,36 @@ def run(
 
 
 def resume(
-    ctx: Context, plan: ReplayPlan, pack: Pack, folder: ReplayFolder, journal: Journal
+    ctx: Context, plan: ReplayPlan, folder: ReplayFolder, journal: Journal, adoption: Adoption
 ) -> None:
     """Go on with a replay whose supervisor is gone: same container, same deadline.
 
+    Where the host restarted, nobody knows whether all that was published reached the disk.
+
     Raises:
-        ContainerLostError: the container is gone, so nobody knows how it ended; or the host
-            restarted, so nobody knows whether all that it published reached the disk.
+        ContainerLostError: the container is gone, so nobody knows how it ended.
         InfrastructureError: it was made and never started.
+        EngineUnavailableError: the engine does not answer; nothing was judged.
     """
     started = journal.view.last(Event.RUN_STARTED)
-    found = ctx.engine.find({**ctx.own(plan.run_id), PHASE_LABEL: Phase.REPLAY.value})
-    if started is None or not found:
-        raise ContainerLostError(f"the container of {folder.root} is gone, its end was not seen")
+    assert started is not None  # noqa: S101 - the state is running
     if started.boot_id != ctx.clock.boot_id():
-        raise ContainerLostError("the host restarted before what was published was collected")
-    if found[0].state().status is ContainerStatus.CREATED:
+        adoption.note(ctx, journal)
+        message = "the host restarted before what was published was collected"
+        journal.append(Event.INFRASTRUCTURE, fact=HostFact.HOST_REBOOTED.value, message=message)
+        return
+    seen = journal.view.last(Event.EXITED)
+    found = ctx.engine.find({**ctx.own(plan.run_id), PHASE_LABEL: Phase.REPLAY.value})
+    if not found and seen is None:
+        raise ContainerLostError(f"the container of {folder.root} is gone, its end was not seen")
+    if seen is None and found[0].state().status is ContainerStatus.CREATED:
         raise InfrastructureError("orch ended before the run had started")
     with Rooms(ctx, host_folder(folder)) as rooms:
-        replay = _Replay(ctx, plan, pack, folder, journal, rooms)
+        replay = _Replay(ctx, plan, folder, journal, rooms)
         rooms.adopt(folder.workspace, plan.resources.disk)
         out = rooms.adopt(folder.out, plan.resources.disk)
-        seen = journal.view.last(Event.EXITED)
         if seen is not None:
+            adoption.note(ctx, journal)
             _settle(replay, out, Ending.from_data(seen.data))
             return
         log = CappedLog(folder.logs)
@@ -109,6 +116,7 @@ def resume(
         watch = ctx.watch(Phase.REPLAY, found[0], deadline_ns, log, outgrown=rooms.outgrown)
         watch.resume(datetime.fromisoformat(started.ts), started.mono_ns)
         found[0].adopt(log, plan.engine.incarnation)
+        adoption.note(ctx, journal)
         _conclude(replay, out, watch.run())
 
 
@@ -138,9 +146,9 @@ def _decide(replay: _Replay, out: Volume, ending: Ending) -> Outcome:
     return _collect(replay, out)
 
 
-def _lay_workspace(replay: _Replay, workspace: Volume) -> Outcome | None:
+def _lay_workspace(replay: _Replay, pack: Pack, workspace: Volume) -> Outcome | None:
     """Put pristine plus patch into the workspace and prove the result; None when it is right."""
-    plan, pack, ctx = replay.plan, replay.pack, replay.ctx
+    plan, ctx = replay.plan, replay.ctx
     if plan.patch_sha256 is None:
         copy_pristine(pack.solution, workspace.path, exclude=pack.exclude, owner=ctx.users.agent)
         return None

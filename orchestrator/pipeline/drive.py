@@ -5,7 +5,7 @@ terminal event; a candidate's doing arrives as an ordinary outcome.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 
 from orchestrator.domain.attempt import Entry, RunKind, TerminationReason
 from orchestrator.domain.outcome import HostFact
@@ -22,19 +22,21 @@ from orchestrator.errors import (
     ResourcesBusyError,
     StorageFullError,
 )
+from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.context import Context, Outcome
 from orchestrator.evidence.rooms import CONTROL_SIZE
 from orchestrator.evidence.taking import accepted
 from orchestrator.lifecycle.machine import Event, State, is_terminal
 from orchestrator.phases import explore, gate, replay, score, submit, validate
 from orchestrator.pipeline.finish import finish_attempt, finish_replay, finish_scoring
-from orchestrator.pipeline.plans import require_same_pack
+from orchestrator.pipeline.plans import pack_of, require_same_pack
 from orchestrator.ports import Agent
 from orchestrator.sandbox import PHASE_LABEL
 from orchestrator.storage.campaign import CampaignEvent
 from orchestrator.storage.durable import free_ballast, make_ballast, remove_unfinished
 from orchestrator.storage.journal import Journal, read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
+from orchestrator.storage.ledger import Claim, Reservation
 from orchestrator.storage.pack import Pack
 from orchestrator.storage.records import load
 from orchestrator.storage.supervisor import supervising
@@ -77,7 +79,7 @@ def drive_entered(ctx: Context, folder: AttemptFolder, entered: Outcome) -> Stat
     return _ended(journal, folder)
 
 
-def resume_attempt(ctx: Context, folder: AttemptFolder) -> State:
+def resume_attempt(ctx: Context, folder: AttemptFolder, adoption: Adoption) -> State:
     """Submit what was captured, or at least accepted, by a supervisor that is gone.
 
     Raises:
@@ -85,6 +87,7 @@ def resume_attempt(ctx: Context, folder: AttemptFolder) -> State:
     """
     plan = load(folder.plan, AttemptPlan)
     with _supervised(ctx, folder, plan) as journal:
+        adoption.note(ctx, journal)
         if journal.state is State.EXPLORING:
             started = journal.view.last(Event.EXPLORE_STARTED)
             assert started is not None  # noqa: S101 - the state is exploring
@@ -115,6 +118,7 @@ def drive_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
         # Workspace, /out, the collected copy of what /out may hold, and validators' output.
         phases = (Phase.REPLAY, Phase.VALIDATE)
         with gate.passed(ctx, plan, phases, folder.gate, 3 * need.disk + CONTROL_SIZE) as held:
+            ctx.guard(folder.root, held)
             journal.append(Event.GATE_PASSED, cpuset=held.cpuset)
             replay.run(ctx, plan, pack, folder, journal, held)
             collected = journal.view.last(Event.COLLECTED)
@@ -123,41 +127,74 @@ def drive_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
     return _ended(journal, folder)
 
 
-def resume_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
+def resume_replay(ctx: Context, folder: ReplayFolder, adoption: Adoption) -> State:
     """Go on with a replay whose supervisor is gone, from where its journal stands.
 
+    The container is seen to its end whatever became of the pack, which validation alone reads.
+
     Raises:
-        TaskPackError: the pack is not the attempt's any more; nothing was done.
+        TaskPackError: the pack is not the attempt's any more; what is collected waits for it.
         InfrastructureError: it cannot be gone on with; recorded as its ending.
     """
-    require_same_pack(load(folder.attempt.plan, AttemptPlan), pack)
     plan = load(folder.plan, ReplayPlan)
-    with _supervised(ctx, folder, plan) as journal:
+    with _supervised(ctx, folder, plan) as journal, adoption.held or nullcontext():
         match journal.state:
             case State.RUNNING:
-                replay.resume(ctx, plan, pack, folder, journal)
+                with _reserved(ctx, folder, plan, adoption):
+                    replay.resume(ctx, plan, folder, journal, adoption)
             case State.QUEUED | State.GATING:
                 raise InfrastructureError("orch ended before the run had started")
             case _:
-                pass
+                adoption.note(ctx, journal)
         if journal.state is State.COLLECTED:
-            _validate_again(ctx, plan, pack, folder, journal)
+            _validate_again(ctx, plan, folder, journal, adoption.held)
     return _ended(journal, folder)
 
 
+@contextmanager
+def _reserved(
+    ctx: Context, folder: ReplayFolder, plan: ReplayPlan, adoption: Adoption
+) -> Iterator[None]:
+    """Hold what a container that is taken over uses, where nobody handed that on.
+
+    It runs already, and is not ended because somebody else has reserved the same.
+    """
+    held = adoption.held
+    need = plan.resources
+    with ExitStack() as stack:
+        if held is None:
+            claim = Claim(plan.run_id, Phase.REPLAY, need.cpus, need.memory, 0, folder.root)
+            try:
+                held = stack.enter_context(ctx.ledger.reserve(claim))
+            except GateRefusedError as refusal:
+                ctx.say(f"{folder.root} goes on without a reservation: {refusal}")
+        ctx.guard(folder.root, held)
+        yield
+
+
 def _validate_again(
-    ctx: Context, plan: ReplayPlan, pack: Pack, folder: ReplayFolder, journal: Journal
+    ctx: Context,
+    plan: ReplayPlan,
+    folder: ReplayFolder,
+    journal: Journal,
+    held: Reservation | None,
 ) -> None:
     """Validate what is collected already; what an earlier validation left is cleared first."""
+    pack = pack_of(folder.attempt)
+    require_same_pack(load(folder.attempt.plan, AttemptPlan), pack)
     collected = journal.view.last(Event.COLLECTED)
     assert collected is not None  # noqa: S101 - the state is collected
     ended = {**ctx.own(plan.run_id), PHASE_LABEL: Phase.VALIDATE.value}
     for container in ctx.engine.find(ended):
         container.remove()
     validate.clear(ctx, folder)
-    evidence = folder.root / "gate-validate.json"
-    with gate.passed(ctx, plan, (Phase.VALIDATE,), evidence, CONTROL_SIZE) as held:
+    if held is not None:
         _append(journal, validate.run(ctx, plan, pack, folder, collected.data, held))
+        return
+    evidence = folder.root / "gate-validate.json"
+    with gate.passed(ctx, plan, (Phase.VALIDATE,), evidence, CONTROL_SIZE) as fresh:
+        ctx.guard(folder.root, fresh)
+        _append(journal, validate.run(ctx, plan, pack, folder, collected.data, fresh))
 
 
 def drive_checkpoints(ctx: Context, folder: ReplayFolder, pack: Pack, entered: Outcome) -> State:
@@ -166,6 +203,7 @@ def drive_checkpoints(ctx: Context, folder: ReplayFolder, pack: Pack, entered: O
     with _supervised(ctx, folder, plan) as journal:
         _append(journal, entered)
         with gate.passed(ctx, plan, (Phase.VALIDATE,), folder.gate, CONTROL_SIZE) as held:
+            ctx.guard(folder.root, held)
             _append(journal, validate.run(ctx, plan, pack, folder, entered.data, held))
     return _ended(journal, folder)
 
@@ -182,6 +220,7 @@ def drive_scoring(ctx: Context, folder: ScoringFolder, pack: Pack) -> State:
     with _supervised(ctx, folder, plan) as journal:
         journal.append(Event.GATE_STARTED)
         with gate.passed(ctx, plan, (Phase.SCORE,), evidence, CONTROL_SIZE) as held:
+            ctx.guard(folder.root, held)
             journal.append(Event.GATE_PASSED, cpuset=held.cpuset)
             outcome = score.run(
                 ctx, plan, pack, folder, journal, held, crashes_before(folder, plan)
@@ -295,7 +334,10 @@ def _supervised(ctx: Context, folder: RunFolder, plan: PhasePlan) -> Iterator[Jo
             fact = _FACTS.get(type(failure), HostFact.ORCHESTRATOR_FAILED.value)
             message = str(failure) or type(failure).__name__
             if is_accepted(folder, journal.state):
-                ctx.say("a submission was accepted before; the next writing command completes it")
+                ctx.say("a submission was accepted before; it is completed in the background")
+                raise
+            if journal.state in _HAD and isinstance(failure, _PASSING):
+                ctx.say(f"{folder.root} is not ended by that; it is gone on with in the background")
                 raise
             book(ctx, journal, folder, Event.INFRASTRUCTURE, fact=fact, message=message)
             raise
@@ -321,6 +363,11 @@ _FACTS: dict[type[Exception], str] = {
     InfrastructureError: "infrastructure",
 }
 
+
+_HAD = frozenset({State.RUNNING, State.COLLECTED})
+"""States of a replay whose run was begun or had."""
+_PASSING = (EngineUnavailableError, GateRefusedError)
+"""What says nothing of a run that was begun: the engine comes back, a reservation gets free."""
 
 _REASONS = {
     Event.OPERATOR: TerminationReason.OPERATOR_INTERRUPT,

@@ -6,16 +6,16 @@ members of a series are declared before the first of them starts.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from orchestrator.agents.registry import make_agent
-from orchestrator.domain.attempt import Entry, Series, SubmissionOrigin
+from orchestrator.domain.attempt import Entry, RunKind, Series, SubmissionOrigin, Through
 from orchestrator.domain.checkpoint import EntryKind, Published, select
-from orchestrator.domain.records import Artifacts, AttemptPlan
+from orchestrator.domain.records import Artifacts, AttemptPlan, ReplayPlan
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import UsageError
+from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.collect import Collected, collect_one
 from orchestrator.evidence.context import Context, Outcome
 from orchestrator.evidence.tree import tree_digest
@@ -26,19 +26,13 @@ from orchestrator.pipeline import drive, plans, reconcile, register
 from orchestrator.pipeline.plans import pack_of
 from orchestrator.storage.campaign import CampaignEvent, read_campaign
 from orchestrator.storage.durable import make_folder
+from orchestrator.storage.journal import read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
 from orchestrator.storage.pack import Pack, load_pack
 from orchestrator.storage.records import load
 from orchestrator.storage.supervisor import alone
 
 _LARGEST_CHECKPOINT = 1 << 50
-
-
-class Through(StrEnum):
-    """How far a replay goes by itself."""
-
-    VALIDATE = "validate"
-    SCORE = "score"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +127,8 @@ def replay(
     pack = pack_of(attempt)
     left_running = reconcile.unfinished_replay(ctx, attempt)
     if left_running is not None:
-        ctx.say(f"going on with {left_running.root.name}, which was left running")
-        state = drive.resume_replay(ctx, left_running, pack)
+        ctx.say(f"going on with {left_running.root.name}, which has no supervisor")
+        state = drive.resume_replay(ctx, left_running, Adoption())
         return (_scored(ctx, left_running, state, through, official=official),)
     if repeats is None:
         return (_replay_member(ctx, attempt, pack, Series(), again, through, official=official),)
@@ -197,7 +191,7 @@ def _replay_member(
 ) -> Replayed:
     ctx.stop.check("a replay was registered")
     plan = plans.plan_replay(ctx, attempt, pack, series=series, again=again, official=official)
-    folder = register.register_replay(ctx, attempt, plan)
+    folder = register.register_replay(ctx, attempt, plan, through)
     ctx.say(f"{folder.root.name} ({series.name})")
     state = drive.drive_replay(ctx, folder, pack)
     return _scored(ctx, folder, state, through, official=official)
@@ -213,6 +207,19 @@ def _scored(
         return Replayed(folder, state)
     scoring, scored = score(ctx, folder, reference_run=False, official=official)
     return Replayed(folder, state, scoring, scored)
+
+
+def go_on(ctx: Context, folder: ReplayFolder) -> None:
+    """Score a replay that was taken over, where it was started to be scored and is not yet.
+
+    Raises:
+        InfrastructureError: the scoring failed; recorded as its ending.
+    """
+    registered = read_journal(folder.journal, RunKind.REPLAY).records[0]
+    if folder.scorings() or registered.data.get("through") != Through.SCORE:
+        return
+    plan = load(folder.plan, ReplayPlan)
+    _scored(ctx, folder, State.TERMINAL_BEHAVIOR, Through.SCORE, official=plan.official)
 
 
 def score(

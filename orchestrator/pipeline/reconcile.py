@@ -1,24 +1,25 @@
-"""Before a command writes: deal with runs whose supervisor is gone.
+"""Before a command writes: deal with runs whose supervisor and whose watchdog are gone.
 
-Nothing is judged while a supervisor lives, nor for a run that belongs to another engine than the
-one that answers. A replay that still runs within its deadline is left alone; ``orch replay`` of its
-attempt takes it over.
+Nothing is judged while somebody supervises a run, nor where it belongs to another engine than the
+one that answers. A replay that runs, or whose validation is still to be had, takes time: it is gone
+on with in the background. docs/recovery.md has the whole table.
 """
 
 from collections.abc import Iterator
 
 from orchestrator.domain.attempt import RunKind
-from orchestrator.domain.container import ContainerStatus
 from orchestrator.domain.outcome import HostFact
 from orchestrator.domain.records import PhasePlan, ReplayPlan
 from orchestrator.domain.roles import Phase
-from orchestrator.errors import InfrastructureError, InterruptedByOperator, OrchError
+from orchestrator.errors import InfrastructureError, InterruptedByOperator, OrchError, UsageError
+from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.rooms import views_of
-from orchestrator.lifecycle.machine import Event, State, is_terminal
+from orchestrator.evidence.taking import keep
+from orchestrator.evidence.walk import remove_tree
+from orchestrator.lifecycle.machine import INITIAL, Event, State, is_terminal
 from orchestrator.pipeline import drive, strays
 from orchestrator.pipeline.finish import ended_runs
-from orchestrator.pipeline.plans import pack_of
 from orchestrator.ports import Container
 from orchestrator.sandbox import INSTANCE_LABEL, PHASE_LABEL, RUN_LABEL
 from orchestrator.storage.journal import Journal, JournalView, read_journal
@@ -29,6 +30,7 @@ from receipts.errors import ReceiptError
 
 VOLUMES = ("workspace", "out", "control", "scratch", "validate-out")
 """Folders of a run that may be volumes."""
+_RESUMABLE = frozenset({State.RUNNING, State.COLLECTED})
 HOSTS = ("host", "validate-host")
 """Folders under a run's ``logs`` that the host writes for containers."""
 
@@ -47,10 +49,13 @@ def _below(attempt: AttemptFolder) -> Iterator[drive.RunFolder]:
         yield from replay.scorings()
 
 
-def reconcile(ctx: Context) -> None:
-    """End, collect or leave every run that nobody supervises; say what was done.
+def reconcile(ctx: Context, sparing: drive.RunFolder | None = None) -> None:
+    """End, go on with or leave every run that nobody supervises; say what was done.
 
     A run folder that cannot be read is named and left as it is.
+
+    Args:
+        sparing: an attempt whose replays the caller goes on with itself.
 
     Raises:
         InterruptedByOperator: a person asked for a stop meanwhile.
@@ -60,7 +65,7 @@ def reconcile(ctx: Context) -> None:
         if folder.complete.exists() or is_supervised(folder.root):
             continue
         try:
-            _reconcile(ctx, folder, ended)
+            settle(ctx, folder, ended, sparing=sparing)
         except InterruptedByOperator:
             raise
         except (OrchError, ReceiptError, OSError, ValueError) as trouble:
@@ -75,7 +80,25 @@ def _sweep(ctx: Context) -> None:
             stray.container.remove()
 
 
-def _reconcile(ctx: Context, folder: drive.RunFolder, ended: frozenset[str]) -> None:
+def settle(
+    ctx: Context,
+    folder: drive.RunFolder,
+    ended: frozenset[str],
+    adoption: Adoption | None = None,
+    *,
+    sparing: drive.RunFolder | None = None,
+) -> None:
+    """Deal with one run that nobody supervises.
+
+    Args:
+        ended: ids of the runs whose end the campaign log holds.
+        adoption: given by whoever took it over to stay with it; whoever only passes by lets the
+            background go on with what takes time.
+        sparing: see ``reconcile``.
+
+    Raises:
+        UsageError: it was to be taken over, and cannot be from here.
+    """
     kind = drive.KINDS[type(folder)]
     view = read_journal(folder.journal, kind)
     plan = load(folder.plan, strays.PLANS[type(folder)])
@@ -92,34 +115,68 @@ def _reconcile(ctx: Context, folder: drive.RunFolder, ended: frozenset[str]) -> 
     ):
         with supervising(folder.root):
             _clear(ctx, folder, plan)
-        ctx.say(f"{folder.root}: gone on with, {drive.resume_attempt(ctx, folder)}")
-        return
-    now = ctx.engine_record()
-    if now.engine_id != plan.engine.engine_id:
-        ctx.say(f"{folder.root}: belongs to engine {plan.engine.engine_id}, left alone")
-        return
-    if strangers := _strangers(ctx, plan.run_id):
-        ctx.say(
-            f"{folder.root}: left alone, its container {strangers[0].name} was made where this "
-            "folder lay before it was copied or moved; move it back, or remove the container"
-        )
-        return
-    if isinstance(folder, ReplayFolder) and view.state in {State.RUNNING, State.COLLECTED}:
-        if now.boot_id == plan.engine.boot_id and is_running(ctx, folder, view):
-            ctx.say(
-                f"{folder.root}: still runs without a supervisor; "
-                f"orch replay {folder.attempt.root} goes on with it"
-            )
-            return
-        try:
-            state = drive.resume_replay(ctx, folder, pack_of(folder.attempt))
-        except InfrastructureError:
-            _let_go(ctx, folder)
-            raise
-        _let_go(ctx, folder)
+        state = drive.resume_attempt(ctx, folder, adoption or Adoption())
         ctx.say(f"{folder.root}: gone on with, {state}")
         return
-    _end(ctx, folder, plan)
+    if why := _not_ours(ctx, plan):
+        if adoption is not None:
+            raise UsageError(f"{folder.root}: {why}", remedy="orch lifecycle tells where it stands")
+        ctx.say(f"{folder.root}: {why}")
+    elif isinstance(folder, ReplayFolder) and view.state in _RESUMABLE:
+        _go_on(ctx, folder, view, adoption, sparing)
+    else:
+        _end(ctx, folder, plan, adoption or Adoption())
+
+
+def _not_ours(ctx: Context, plan: PhasePlan) -> str:
+    """Say why a run is not to be judged from here; empty when it may be."""
+    if ctx.engine_record().engine_id != plan.engine.engine_id:
+        return f"belongs to engine {plan.engine.engine_id}, left alone"
+    if strangers := _strangers(ctx, plan.run_id):
+        return (
+            f"left alone, its container {strangers[0].name} was made where this folder lay before "
+            "it was copied or moved; move it back, or remove the container"
+        )
+    return ""
+
+
+def _go_on(
+    ctx: Context,
+    folder: ReplayFolder,
+    view: JournalView,
+    adoption: Adoption | None,
+    sparing: drive.RunFolder | None,
+) -> None:
+    """Go on with a replay: here where that is asked for or quick, else in the background."""
+    if adoption is None and takes_time(ctx, folder, view):
+        if folder.attempt == sparing:
+            return
+        watchdog = ctx.guards.watch(folder.root, ())
+        if watchdog is not None:
+            ctx.say(
+                f"{folder.root}: has no supervisor; process {watchdog} goes on with it in the "
+                f"background; orch lifecycle {folder.root} follows it"
+            )
+            return
+    try:
+        state = drive.resume_replay(ctx, folder, adoption or Adoption())
+    except InfrastructureError:
+        if folder.complete.exists():
+            _let_go(ctx, folder)
+        raise
+    _let_go(ctx, folder)
+    ctx.say(f"{folder.root}: gone on with, {state}")
+
+
+def takes_time(ctx: Context, folder: ReplayFolder, view: JournalView) -> bool:
+    """Tell whether going on with a replay takes longer than to book how it ended."""
+    started = view.last(Event.RUN_STARTED)
+    if view.state is State.COLLECTED:
+        return True
+    if started is None or started.boot_id != ctx.clock.boot_id():
+        return False
+    run_id = load(folder.plan, ReplayPlan).run_id
+    return bool(ctx.engine.find({**ctx.own(run_id), PHASE_LABEL: Phase.REPLAY.value}))
 
 
 def _strangers(ctx: Context, run_id: str) -> tuple[Container, ...]:
@@ -128,28 +185,23 @@ def _strangers(ctx: Context, run_id: str) -> tuple[Container, ...]:
     return tuple(c for c in found if c.labels.get(INSTANCE_LABEL) != ctx.instance)
 
 
-def is_running(ctx: Context, folder: ReplayFolder, view: JournalView) -> bool:
-    """Tell whether a replay's container still runs and may."""
-    started = view.last(Event.RUN_STARTED)
-    if started is None or view.last(Event.EXITED) is not None:
-        return False
-    labels = {
-        **ctx.own(load(folder.plan, ReplayPlan).run_id),
-        PHASE_LABEL: Phase.REPLAY.value,
-    }
-    in_time = ctx.clock.boottime_ns() < int(started.data["deadline_boottime_ns"])
-    running = {ContainerStatus.RUNNING, ContainerStatus.PAUSED}
-    return in_time and any(c.state().status in running for c in ctx.engine.find(labels))
+def _end(ctx: Context, folder: drive.RunFolder, plan: PhasePlan, adoption: Adoption) -> None:
+    """End a run that cannot be gone on with: its containers, its folders, its journal.
 
-
-def _end(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:
-    """End a run that cannot be gone on with: its containers, its folders, its journal."""
+    What an agent left in its workspace is kept: nobody submitted it, and nothing of it is lost.
+    """
     kind: RunKind = drive.KINDS[type(folder)]
     with supervising(folder.root):
-        _clear(ctx, folder, plan)
         journal = Journal(folder.journal, kind, plan.run_id, ctx.clock)
         if journal.state is None:
             journal.append(Event.REGISTERED)
+        if journal.state is not INITIAL[kind]:
+            adoption.note(ctx, journal)
+        for container in ctx.engine.find(ctx.own(plan.run_id)):
+            container.remove()
+        if isinstance(folder, AttemptFolder) and journal.state is State.EXPLORING:
+            _keep(ctx, folder, plan)
+        _let_go(ctx, folder)
         notes = journal.view.all(Event.NOTED)
         if any(note.data.get("audit") == drive.LEFT_RUNNING for note in notes):
             message = "a person left it running, and it cannot be gone on with"
@@ -159,6 +211,16 @@ def _end(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:
             fact = HostFact.ORCHESTRATOR_FAILED.value
             drive.book(ctx, journal, folder, Event.INFRASTRUCTURE, fact=fact, message=message)
     ctx.say(f"{folder.root}: ended, {message}")
+
+
+def _keep(ctx: Context, folder: AttemptFolder, plan: PhasePlan) -> None:
+    """Keep the workspace of an exploration under ``kept/``; what an earlier try kept goes first."""
+    workspace = ctx.volumes.adopt(folder.workspace, plan.resources.disk)
+    if workspace is None:
+        return
+    remove_tree(folder.root / "kept")
+    kept = keep(folder, plan.resources.disk)
+    ctx.say(f"{folder.root}: what the agent left is kept in {kept}")
 
 
 def _clear(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:
@@ -179,11 +241,12 @@ def _let_go(ctx: Context, folder: drive.RunFolder) -> None:
 
 
 def unfinished_replay(ctx: Context, attempt: AttemptFolder) -> ReplayFolder | None:
-    """Return a replay of this attempt that runs without a supervisor, to go on with."""
+    """Return a replay of this attempt that has no supervisor and is to be gone on with."""
     for folder in attempt.replays():
         if folder.complete.exists() or is_supervised(folder.root) or not folder.plan.exists():
             continue
         view = read_journal(folder.journal, RunKind.REPLAY)
-        if view.state is State.RUNNING and is_running(ctx, folder, view):
+        plan = load(folder.plan, ReplayPlan)
+        if view.state in _RESUMABLE and not _not_ours(ctx, plan) and takes_time(ctx, folder, view):
             return folder
     return None

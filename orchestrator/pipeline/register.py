@@ -6,7 +6,7 @@ member of a series is free is decided under a lock, so that two commands never b
 
 from pathlib import Path
 
-from orchestrator.domain.attempt import RunKind, Series
+from orchestrator.domain.attempt import RunKind, Series, Through
 from orchestrator.domain.records import AttemptPlan, ConfigRecord, ReplayPlan, ScoringPlan
 from orchestrator.errors import UsageError
 from orchestrator.evidence.context import Context, save
@@ -73,8 +73,13 @@ def _freeze_config(path: Path, record: ConfigRecord) -> None:
     save(path, record)
 
 
-def register_replay(ctx: Context, attempt: AttemptFolder, plan: ReplayPlan) -> ReplayFolder:
+def register_replay(
+    ctx: Context, attempt: AttemptFolder, plan: ReplayPlan, through: Through = Through.VALIDATE
+) -> ReplayFolder:
     """Give a replay its number and make it exist.
+
+    Args:
+        through: how far to go by itself, for whoever has to take it over.
 
     Raises:
         UsageError: another command was faster: the member is under way or finished.
@@ -82,10 +87,12 @@ def register_replay(ctx: Context, attempt: AttemptFolder, plan: ReplayPlan) -> R
     ctx.campaign.require_open()
     with alone(attempt.root):
         require_free_member(ctx, attempt, Series(plan.series), plan.again)
-        return _register_replay(ctx, attempt, plan)
+        return _register_replay(ctx, attempt, plan, through)
 
 
-def _register_replay(ctx: Context, attempt: AttemptFolder, plan: ReplayPlan) -> ReplayFolder:
+def _register_replay(
+    ctx: Context, attempt: AttemptFolder, plan: ReplayPlan, through: Through
+) -> ReplayFolder:
     folder = ReplayFolder(_next(attempt.root, "replay"))
     final = plan.model_copy(update={"number": number_of(folder.root)})
     ctx.campaign.append(
@@ -99,7 +106,7 @@ def _register_replay(ctx: Context, attempt: AttemptFolder, plan: ReplayPlan) -> 
     )
     save(folder.plan, final)
     journal = Journal(folder.journal, RunKind.REPLAY, plan.run_id, ctx.clock)
-    journal.append(Event.REGISTERED, series=plan.series)
+    journal.append(Event.REGISTERED, series=plan.series, through=through.value)
     return folder
 
 

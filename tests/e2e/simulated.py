@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from typing_extensions import override
 
@@ -11,6 +12,7 @@ from orchestrator.adapters.in_memory import InMemoryEngine, Inside
 from orchestrator.adapters.loop_volumes import FolderVolumes
 from orchestrator.domain.image import image_reference
 from orchestrator.evidence.context import Context
+from orchestrator.ports import Guards
 
 
 class SteppingClock(FakeClock):
@@ -42,13 +44,22 @@ class SteppingClock(FakeClock):
         return super().wall_ns() + self._step // timedelta(microseconds=1) * 1000
 
 
+class NoGuards(Guards):
+    """Nobody takes over: another process could not reach an engine that lives in this one."""
+
+    @override
+    def watch(self, root: Path, descriptors: tuple[int, ...]) -> int | None:
+        return None
+
+
 def simulated(
     ctx: Context, program: Callable[[Inside], int], clock: FakeClock
 ) -> tuple[Context, InMemoryEngine]:
     """Put the in-memory engine and ``clock`` in place of the real ones."""
     images = {image_reference("cpu-numpy"): {"/bin/bash": b"#!"}}
     engine = InMemoryEngine(program, images=images, clock=clock)
-    return replace(ctx, engine=engine, clock=clock, volumes=FolderVolumes()), engine
+    fake = replace(ctx, engine=engine, clock=clock, volumes=FolderVolumes(), guards=NoGuards())
+    return fake, engine
 
 
 def use_time(inside: Inside, seconds: float) -> int:
