@@ -4,6 +4,7 @@ BIN := .venv/bin
 SHELL_FILES := $(wildcard harness/*.sh scripts/*.sh) .ci/run
 PACKAGES := git e2fsprogs mmdebstrap debian-archive-keyring
 PODMAN := podman catatonit runc
+COMPILER := gcc libc6-dev
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench faults setup lock clean everything campaign
 MAKEFLAGS += --no-print-directory
@@ -16,7 +17,7 @@ demo: setup  ## set up, then the main job on digits_class0 with a scripted agent
 	@scripts/with_engine.sh scripts/demo.sh
 
 test: setup  ## every check and every test, those against a real engine included
-	@scripts/debian_packages.sh $(PACKAGES) $(PODMAN) shellcheck || echo "tests that need them are skipped"
+	@scripts/debian_packages.sh $(PACKAGES) $(PODMAN) $(COMPILER) shellcheck || echo "tests that need them are skipped"
 	@scripts/with_engine.sh $(MAKE) everything
 
 everything: check

@@ -5,6 +5,7 @@
  *   error FUNCTION CODE [UUID]     that call is refused (of that device, or always)
  *   hang FUNCTION [UUID]           that call never returns
  *   die FUNCTION [UUID]            that call ends the process
+ *   print FUNCTION [UUID]          that call prints a line on stdout
  *   gpu UUID                       a GPU; what follows is said of it
  *   instance UUID NUMBER           a MIG instance of the GPU above; what follows is said of it
  *     name TEXT
@@ -100,7 +101,8 @@ static void read_line(const char *line) {
         snprintf(fault[faults].kind, TEXT, "%s", key);
         snprintf(fault[faults].function, TEXT, "%s", first);
         snprintf(fault[faults++].uuid, TEXT, "%s", third);
-    } else if ((!strcmp(key, "hang") || !strcmp(key, "die")) && faults < MOST) {
+    } else if ((!strcmp(key, "hang") || !strcmp(key, "die") || !strcmp(key, "print")) &&
+               faults < MOST) {
         snprintf(fault[faults].kind, TEXT, "%s", key);
         snprintf(fault[faults].function, TEXT, "%s", first);
         snprintf(fault[faults++].uuid, TEXT, "%s", second);
@@ -131,7 +133,11 @@ static int misbehave(const char *function, const char *uuid) {
         if (fault[i].uuid[0] && strcmp(fault[i].uuid, uuid)) continue;
         if (!strcmp(fault[i].kind, "die")) _exit(3);
         if (!strcmp(fault[i].kind, "hang")) for (;;) pause();
-        return fault[i].code;
+        if (!strcmp(fault[i].kind, "print")) {
+            puts("the stand-in prints");
+            fflush(stdout);
+        }
+        if (fault[i].code != SUCCESS) return fault[i].code;
     }
     return SUCCESS;
 }

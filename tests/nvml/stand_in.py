@@ -20,7 +20,8 @@ own child process, because the loader finds it first::
     stand_in.error("nvmlDeviceGetName", Code.NO_PERMISSION, "GPU-a")   # for one device
     stand_in.hang("nvmlDeviceGetUtilizationRates")
     stand_in.die("nvmlDeviceGetUtilizationRates")     # the child ends within the call
-    stand_in.heal()                                   # no more errors, hangs and deaths
+    stand_in.chatter("nvmlDeviceGetUtilizationRates") # it prints to stdout
+    stand_in.heal()                                   # no more of these four
 
 Every change is written at once, in one piece, and seen by the next call of any process.
 """
@@ -200,8 +201,12 @@ class StandIn:
         """Let a function end the process that calls it."""
         self._fault(f"die {function} {uuid}")
 
+    def chatter(self, function: str) -> None:
+        """Let a function print to stdout."""
+        self._fault(f"print {function}")
+
     def heal(self) -> None:
-        """Take back every error, hang and death."""
+        """Take back every error, hang, death and print."""
         self._faults.clear()
         self._write()
 
