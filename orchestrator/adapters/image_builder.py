@@ -25,10 +25,9 @@ from requests.exceptions import RequestException
 
 from orchestrator.adapters.docker_api import DEFAULT_ADDRESS
 from orchestrator.adapters.engine_process import START_REMEDY, incarnation_of
-from orchestrator.domain.image import RECIPE_LABEL, image_reference
+from orchestrator.domain.image import RECIPE_LABEL, ROOTFS_LABEL, image_reference
 from orchestrator.errors import EngineUnavailableError, InfrastructureError, UsageError
 
-ROOTFS_LABEL = "orch.rootfs"
 _MMDEBSTRAP = "mmdebstrap:bookworm"
 _ROOTFS = "orch/rootfs:1"
 _PARENT = re.compile(r"^FROM orch/([a-z0-9-]+):1\b", re.MULTILINE)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 RECIPE_LABEL = "orch.recipe"
 """On every image that ``orch images build`` makes: the digest of all that went into it."""
+ROOTFS_LABEL = "orch.rootfs"
+"""On one that builds on no other of them: where its files came from."""
 
 _OURS = "orch/{name}:1"
 
