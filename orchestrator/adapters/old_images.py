@@ -14,7 +14,6 @@ from orchestrator.domain.image import RECIPE_LABEL, ROOTFS_LABEL, OldImage
 from orchestrator.errors import ContainerLostError
 from orchestrator.ports import OldImages
 
-
 _OURS = re.compile(rf"\bLABEL ({re.escape(RECIPE_LABEL)}|{re.escape(ROOTFS_LABEL)})=")
 
 
