@@ -12,6 +12,7 @@ from orchestrator.domain.records import EngineRecord
 from orchestrator.domain.roles import Phase
 from orchestrator.domain.task import Strict
 from orchestrator.evidence.capped_log import CappedLog
+from orchestrator.evidence.kills import KillLedger
 from orchestrator.evidence.supervise import Beat, StopRequest, Watch
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import (
@@ -85,12 +86,14 @@ class Context:
         *,
         outgrown: Callable[[], bool],
         quiet: bool = False,
+        kills: Path | None = None,
     ) -> Watch:
         """Put a container under supervision.
 
         Args:
             outgrown: whether a folder of it holds more than it should (``Rooms.outgrown``).
             quiet: keeps the terminal to the agent.
+            kills: where our signals are kept for whoever may take the container over.
         """
         beat = _unheard if quiet else self.beat
         return Watch(
@@ -102,6 +105,7 @@ class Context:
             log,
             beat,
             outgrown=outgrown,
+            kills=KillLedger() if kills is None else KillLedger.recall(kills),
         )
 
     def guard(self, root: Path, held: Reservation | None) -> None:

@@ -30,6 +30,7 @@ from orchestrator.errors import (
     InterruptedByOperator,
 )
 from orchestrator.evidence.capped_log import CappedLog
+from orchestrator.evidence.kills import KillLedger
 from orchestrator.ports import Clock, Container, MemoryUse
 
 TICK = 0.05
@@ -79,25 +80,6 @@ class StopRequest:
         """
         if self.asked:
             raise InterruptedByOperator(f"stopped before {before}")
-
-
-@dataclass(slots=True)
-class KillLedger:
-    """Every signal we have sent to one container."""
-
-    sent: list[str] = field(default_factory=list)
-
-    def kill(self, container: Container, signal: str = "KILL") -> None:
-        """Note the signal, then send it."""
-        self.sent.append(signal)
-        container.kill(signal)
-
-    def killer(self, end: ContainerEnd | None) -> KilledBy:
-        """Tell who sent a deadly signal, from what the engine saw and what we sent."""
-        seen = () if end is None else end.signals
-        if seen and not set(seen) & set(self.sent):
-            return KilledBy.THIRD_PARTY
-        return KilledBy.ORCHESTRATOR if self.sent else KilledBy.NOBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +193,16 @@ class Watch:
         """
         try:
             reason, end, lost = self._wait(on_tick)
+            if self.kills.begun is not None:  # a supervisor before us was about to end it
+                reason = self.kills.begun.reason
             if end is None and not lost:
                 self._read_memory()
-                end, lost = self._kill()
+                end, lost = self._kill(reason)
         except ContainerLeftRunning:
             raise
         except BaseException:
-            self.kills.kill(self.container)
+            failed = {HostFact.ORCHESTRATOR_FAILED}
+            self.kills.kill(self.container, StopReason.HOST_FACT, failed)
             self.container.wait(_LAST_WAIT)
             raise
         self._read_memory()
@@ -244,6 +229,8 @@ class Watch:
             self._sample()
 
     def _must_end(self) -> StopReason | None:
+        if self.kills.begun is not None:
+            return self.kills.begun.reason
         if self._interrupt_is_due():
             return StopReason.OPERATOR
         if self.clock.boottime_ns() >= self.deadline_ns:
@@ -272,15 +259,15 @@ class Watch:
         return found
 
     def settle(self) -> None:
-        """Kill the container and wait until it is down."""
-        self._kill()
+        """Kill the container and wait until it is down: the exploration is over."""
+        self._kill(StopReason.SUBMITTED)
 
-    def _kill(self) -> tuple[ContainerEnd | None, bool]:
+    def _kill(self, reason: StopReason) -> tuple[ContainerEnd | None, bool]:
         """End the container, however long the engine is away: nobody else would."""
         while True:
             try:
                 with suppress(EngineUnavailableError):
-                    self.kills.kill(self.container)
+                    self.kills.kill(self.container, reason, self._facts())
                 end = self.container.wait(_KILL_AGAIN)
             except ContainerLostError:
                 return None, True
@@ -288,6 +275,13 @@ class Watch:
                 return end, False
             if self.stop.leave:
                 raise ContainerLeftRunning(f"left container {self.container.name} being killed")
+
+    def _facts(self) -> set[HostFact]:
+        """Say what the host has seen while the container ran."""
+        facts = set() if self.kills.begun is None else set(self.kills.begun.facts)
+        if self.log.error is not None:
+            facts.add(HostFact.HOST_DISK_FULL)
+        return facts
 
     def _read_memory(self) -> None:
         """Keep the latest counters; whether the engine is away is for ``wait`` to see."""
@@ -338,8 +332,7 @@ class Watch:
                 engine_restarted=end is not None and end.engine_restarted,
             )
         )
-        if self.log.error is not None:
-            host.add(HostFact.HOST_DISK_FULL)
+        host |= self._facts()
         contested = set(self._signs)
         if abs(wall_ns - duration_ns) > _CLOCK_STEP_NS:
             contested.add(Sign.CLOCK_STEP)

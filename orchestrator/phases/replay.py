@@ -25,7 +25,7 @@ from orchestrator.evidence.supervise import Ending, Watch
 from orchestrator.evidence.tree import encode_path
 from orchestrator.evidence.walk import remove_tree, reopen
 from orchestrator.lifecycle.machine import Event
-from orchestrator.ports import Clock, Volume
+from orchestrator.ports import Clock, Container, Volume
 from orchestrator.sandbox import PHASE_LABEL, asset_mounts, container_spec
 from orchestrator.storage.campaign import CampaignEvent
 from orchestrator.storage.durable import make_folder
@@ -113,7 +113,7 @@ def resume(
         log = CappedLog(folder.logs)
         rooms.defer(log.close)
         deadline_ns = int(started.data["deadline_boottime_ns"])
-        watch = ctx.watch(Phase.REPLAY, found[0], deadline_ns, log, outgrown=rooms.outgrown)
+        watch = _watch(replay, found[0], deadline_ns, log)
         watch.resume(datetime.fromisoformat(started.ts), started.mono_ns)
         found[0].adopt(log, plan.engine.incarnation)
         adoption.note(ctx, journal)
@@ -193,7 +193,7 @@ def _start(replay: _Replay, cpuset: str) -> Watch:
         )
     log = CappedLog(replay.folder.logs)
     rooms.defer(log.close)
-    watch = ctx.watch(Phase.REPLAY, container, deadline_ns, log, outgrown=rooms.outgrown)
+    watch = _watch(replay, container, deadline_ns, log)
     replay.journal.append(
         Event.RUN_STARTED,
         container=container.id,
@@ -207,6 +207,17 @@ def _start(replay: _Replay, cpuset: str) -> Watch:
     container.start(log)
     rooms.close_views()
     return watch
+
+
+def _watch(replay: _Replay, container: Container, deadline_ns: int, log: CappedLog) -> Watch:
+    return replay.ctx.watch(
+        Phase.REPLAY,
+        container,
+        deadline_ns,
+        log,
+        outgrown=replay.rooms.outgrown,
+        kills=replay.folder.kills,
+    )
 
 
 def spec(

@@ -93,6 +93,11 @@ class NumberedFolder:
         return self.root / "logs"
 
     @property
+    def kills(self) -> Path:
+        """Signals that we are about to send to its container; no container sees this."""
+        return self.root / "kills.jsonl"
+
+    @property
     def receipts(self) -> Path:
         return self.root / "receipts"
 
