@@ -80,6 +80,10 @@ class Sign(StrEnum):
     MEMORY_PRESSURE = "memory_pressure"
     THROTTLING = "throttling"
     CAPTURED_AFTER_KILL = "captured_after_kill"
+    FOREIGN_GPU_USE = "foreign_gpu_use"
+    """Somebody else was on a GPU of the run, for no longer than the task tolerates."""
+    DEVICE_ERROR = "gpu_error"
+    """The driver reported an error of a GPU that is neither fatal nor a program's own."""
 
 
 _BY_STOP: Mapping[StopReason, Verdict] = MappingProxyType(

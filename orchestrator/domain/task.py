@@ -211,6 +211,12 @@ class GateSpec(Strict):
     foreign_tolerance: Seconds = 60.0
 
 
+class TelemetrySpec(Strict):
+    """How often a running container is looked at, in seconds."""
+
+    every: Annotated[Seconds, Field(ge=1, le=60)] = 10.0
+
+
 class CheckpointRule(Strict):
     """How many valid checkpoints are accepted."""
 
@@ -267,6 +273,7 @@ class TaskSpec(Strict):
     score: ScoreSpec
     gpu: GpuSpec = GpuSpec()
     gate: GateSpec = GateSpec()
+    telemetry: TelemetrySpec = TelemetrySpec()
     proxy: ProxySpec | None = None
     checkpoints: CheckpointRule = CheckpointRule()
     patch: PatchPolicy | Literal["off"] = PatchPolicy()
