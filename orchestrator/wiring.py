@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from orchestrator.config import Settings, bundled
 from orchestrator.domain.container import HostAbilities
 from orchestrator.errors import UsageError
-from orchestrator.ports import Clock, ContainerEngine, DeviceProbe, OldImages
+from orchestrator.ports import Clock, ContainerEngine, DeviceProbe, OldImages, ProcessTable
 from orchestrator.sandbox import Isolation, Users
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.evidence.context import Context
     from orchestrator.evidence.supervise import Beat, StopRequest
     from orchestrator.storage.layout import RunsFolder
+    from orchestrator.storage.queue import Queue
     from receipts.keys import SigningKey
 
 
@@ -46,6 +47,20 @@ def devices() -> DeviceProbe:
     from orchestrator.adapters.nvml import NvmlProbe
 
     return NvmlProbe(system_clock())
+
+
+def processes() -> ProcessTable:
+    """Return what reads this host's processes."""
+    from orchestrator.adapters.process_table import HostProcesses
+
+    return HostProcesses()
+
+
+def device_locks(settings: Settings) -> "DeviceLocks":
+    """Return who has which GPU of this host, to be read."""
+    from orchestrator.storage.ledger import Capacity, Ledger
+
+    return Ledger(settings.host, Capacity(cpus=0, memory=0), system_clock()).devices
 
 
 def image_builder(settings: Settings) -> "ImageBuilder":
@@ -128,6 +143,17 @@ def _open_key(home: Path, runs: "RunsFolder") -> "SigningKey":
     except KeyUnusableError as refusal:
         raise UsageError(str(refusal), remedy="see README, Receipts and keys") from refusal
     return key
+
+
+def queue(settings: Settings, say: Callable[[str], None]) -> "Queue":
+    """Open the queue of the runs folder for writing; ``say`` hears of lines that are no rows.
+
+    Raises:
+        UsageError: the runs folder cannot be used.
+    """
+    from orchestrator.storage.queue import Queue
+
+    return Queue(_open_runs(settings.runs), system_clock(), say)
 
 
 def context(

@@ -39,6 +39,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("replay", "orchestrator.cli.run", "Run an attempt's candidate formally, then score it."),
     ("submit-patch", "orchestrator.cli.run", "Enter a patch without an exploration."),
     ("score", "orchestrator.cli.run", "Score a replay, or checkpoints that exist already."),
+    ("queue", "orchestrator.cli.queue", "List, add and run jobs that wait for a worker."),
     ("status", "orchestrator.cli.read", "List attempts with their state and best score."),
     ("show", "orchestrator.cli.read", "Show everything known of one run."),
     ("lifecycle", "orchestrator.cli.read", "Tell the story of one run with its times."),
@@ -49,6 +50,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("task", "orchestrator.cli.task", "Check and prepare task packs."),
     ("images", "orchestrator.cli.images", "List and build the images that phases run in."),
     ("gc", "orchestrator.cli.gc", "Remove what ended runs left behind."),
+    ("gpus", "orchestrator.cli.gpus", "Show the GPUs, who uses them, and whether they are idle."),
     ("doctor", "orchestrator.cli.doctor", "Say what this host can and cannot do."),
 )
 """Name, module and help line of every command, in the order ``--help`` lists them."""

@@ -3,7 +3,7 @@
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Thread
@@ -76,28 +76,46 @@ def _cost(beat: Beat | None) -> str:
 
 @contextmanager
 def interruptible(stop: StopRequest, progress: Progress) -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM into a wish to stop, and say first what that costs.
+    """Turn Ctrl-C and SIGTERM into a wish to stop, and say first what that costs."""
 
-    A terminal that hangs up is no such wish: the work goes on without it.
+    def ask() -> str:
+        return asked(stop.ask(), progress)
+
+    with heeding({signal.SIGINT: ask, signal.SIGTERM: ask}, progress):
+        yield
+
+
+def asked(count: int, progress: Progress) -> str:
+    """Say what the ``count``-th wish to stop means for the run that is under way."""
+    return _cost(progress.latest) if count == 1 else _LEFT
+
+
+@contextmanager
+def heeding(
+    wishes: Mapping[signal.Signals, Callable[[], str]], progress: Progress
+) -> Iterator[None]:
+    """Let signals be wishes; each wish returns the line to say.
+
+    A terminal that hangs up is no wish: the work goes on without it.
     """
-    asked: SimpleQueue[int] = SimpleQueue()
+    told: SimpleQueue[str] = SimpleQueue()
 
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        asked.put(stop.ask())
+    def heed(number: int, _frame: FrameType | None) -> None:
+        told.put(wishes[signal.Signals(number)]())
 
     def tell() -> None:
         """Say it in a thread: a signal may come in the middle of a line that is being printed."""
-        while number := asked.get():
-            progress.say(_cost(progress.latest) if number == 1 else _LEFT)
+        while text := told.get():
+            progress.say(text)
 
     teller = Thread(target=tell, name="interrupts", daemon=True)
     teller.start()
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, heed) for number in wishes}
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         yield
     finally:
-        asked.put(0)
+        told.put("")
         teller.join()
         progress.close()
         for number, handler in before.items():
