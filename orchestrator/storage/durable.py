@@ -233,9 +233,10 @@ def cut(descriptor: int, path: Path, size: int) -> None:
 
 
 def append(descriptor: int, path: Path, data: bytes) -> None:
-    """Append ``data`` with one write and fdatasync; cut back to the old end if that fails.
+    """Append ``data`` with one write and fdatasync; cut back to the old end if either fails.
 
-    The caller holds whatever lock keeps other writers away.
+    What may be lost with the power must not be read as written meanwhile: whoever appends next
+    writes the place anew. The caller holds whatever lock keeps other writers away.
 
     Raises:
         StorageFullError: no space, or the fdatasync failed.
@@ -253,6 +254,7 @@ def append(descriptor: int, path: Path, data: bytes) -> None:
     try:
         os.fdatasync(descriptor)
     except OSError as error:
+        os.ftruncate(descriptor, end)
         raise _storage_full(path, error) from error
 
 

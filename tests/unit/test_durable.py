@@ -241,6 +241,22 @@ def test_a_failed_append_leaves_the_file_as_it_was(
     assert (tmp_path / "lines.jsonl").read_text() == '{"n":1}\n{"n":3}\n'
 
 
+def test_a_line_that_did_not_reach_the_disk_is_not_left_to_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with durable.Appender(tmp_path / "lines.jsonl") as lines:
+        lines.append({"n": 1})
+        monkeypatch.setattr(os, "fdatasync", fail)
+        with pytest.raises(StorageFullError, match="Input/output error"):
+            lines.append({"n": 2})
+        monkeypatch.undo()
+        lines.append({"n": 3})
+    assert (tmp_path / "lines.jsonl").read_text() == '{"n":1}\n{"n":3}\n'
+
+
 def test_ballast_is_allocated_and_freed_once(tmp_path: Path) -> None:
     ballast = tmp_path / ".ballast"
     durable.make_ballast(ballast, size=256 * 1024)
