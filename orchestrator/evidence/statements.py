@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator.domain.records import (
@@ -19,6 +20,7 @@ from orchestrator.domain.records import (
 )
 from orchestrator.domain.roles import Phase, is_visible
 from orchestrator.domain.task import Resources
+from orchestrator.evidence.adoption import adoptions
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.storage.journal import JournalView, Record
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder, number_of
@@ -103,7 +105,7 @@ def statement(
             image=Image(**image.model_dump()) if contained else None,
             runtime=plan.runtime if contained else None,
             engine=Engine(**plan.engine.model_dump()) if contained else None,
-            outcome=outcome(due.last, state, due.exited),
+            outcome=outcome(due.last, state, due.exited, _taken_over(view, due)),
             times=times(due.first, due.last),
             orchestrator=plan.version,
             lifecycle=Lifecycle(seq=head.seq, head=view.head),
@@ -135,8 +137,24 @@ def limits(need: Resources, wall: float, started: Record | None = None) -> dict[
     }
 
 
-def outcome(event: Record, state: State, exited: Record | None = None) -> Outcome:
-    """Turn a journal record into a receipt's outcome; exit facts may stand in another record."""
+def _taken_over(view: JournalView, due: Due) -> dict[str, Any]:
+    """Say who took a phase over from a supervisor that died, and when nobody watched it."""
+    during = view.records[due.first.seq : due.last.seq]
+    found = adoptions(during)
+    return {"adopted": found} if found else {}
+
+
+def outcome(
+    event: Record,
+    state: State,
+    exited: Record | None = None,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> Outcome:
+    """Turn a journal record into a receipt's outcome; exit facts may stand in another record.
+
+    Args:
+        more: details that stand in further records.
+    """
     data = event.data
     facts = data if exited is None else exited.data
     exit_facts = facts.get("exit")
@@ -148,7 +166,7 @@ def outcome(event: Record, state: State, exited: Record | None = None) -> Outcom
         exit=None if exit_facts is None else ExitFacts(**exit_facts),
         host_facts=tuple(facts.get("host_facts", ())),
         contested=tuple(facts.get("contested", ())),
-        details={key: value for key, value in data.items() if key not in _LIFTED},
+        details={key: value for key, value in data.items() if key not in _LIFTED} | dict(more),
     )
 
 

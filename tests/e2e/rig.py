@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -33,6 +33,7 @@ from orchestrator.sandbox import INSTANCE_LABEL
 from orchestrator.storage.assets import AssetStore, seal
 from orchestrator.storage.layout import AttemptFolder
 from orchestrator.storage.pack import load_pack
+from orchestrator.storage.supervisor import is_supervised
 from receipts.verify import verify
 
 T = TypeVar("T")
@@ -216,8 +217,39 @@ class Rig:
         until(lambda: "stopping" in (self.runs / "orch.log").read_text())
         kill_group(process, signal.SIGINT)
 
+    def keepers(self, run: Path | None = None) -> list[int]:
+        """Name every process that sees to a run after its supervisor: watchdogs, adopters."""
+        place = str(self.runs if run is None else run).encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            words = _command_line(process)
+            if b"adopt" in words and any(w == place or w.startswith(place + b"/") for w in words):
+                found.append(int(process.name))
+        return found
+
+    def kill_for_good(self, process: "subprocess.Popen[bytes]", run: Path) -> None:
+        """Kill a started ``orch`` hard, and whoever would take its run over."""
+        if process.poll() is None:
+            kill_group(process)
+        process.communicate()
+        until(lambda: not self._kill_keepers(run) and not is_supervised(run))
+
+    def _kill_keepers(self, run: Path) -> list[int]:
+        found = self.keepers(run)
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return found
+
+    def settled(self, run: Path) -> Path:
+        """Wait until a run that somebody goes on with is committed, and nobody sees to it."""
+        until((run / ".complete").exists)
+        until(lambda: not self.keepers(run))
+        return run
+
     def nothing_left(self) -> None:
         """Assert that what has ended has let go of everything it held."""
+        until(lambda: not self.keepers())
         assert self.containers() == []
         assert self.mounts() == []
         assert self.images() == []
@@ -265,6 +297,14 @@ class Rig:
         done = self.call("replay", attempt, *words)
         assert done.code == 0, done.err
         return max(attempt.glob("replay-*"))
+
+
+def _command_line(process: Path) -> list[bytes]:
+    """Read the words of a process; there are none of one that is gone, or a zombie."""
+    try:
+        return (process / "cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def until(seen: Callable[[], T], timeout: float = 60) -> T:
