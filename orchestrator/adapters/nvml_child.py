@@ -124,6 +124,7 @@ def tell_devices() -> list[Answer]:
     found = []
     for board in boards():
         uuid = call("nvmlDeviceGetUUID", board)
+        minor = call_if_supported("nvmlDeviceGetMinorNumber", board)
         parts = list(instances(board))
         for handle in parts or [board]:
             memory = call_if_supported("nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2)
@@ -134,6 +135,7 @@ def tell_devices() -> list[Answer]:
                     "memory": 0 if memory is None else memory.total,
                     "driver": driver,
                     "parent": uuid if parts else None,
+                    "minor": minor,
                 }
             )
     return found

@@ -1,6 +1,7 @@
 """What every device probe does: NVML's over the stand-in library, and the one in memory."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,12 +51,15 @@ class InMemory:
         self.order, self.mend = self.hands.order, self.hands.mend
 
     def gpu(self, uuid: str) -> None:
-        self.hands.put(Device(uuid, Gpu.name, 80 * GIB, DRIVER))
+        minor = len(self.hands.devices())
+        self.hands.put(Device(uuid, Gpu.name, 80 * GIB, DRIVER, minor=minor))
 
     def cut(self, uuid: str, *instances: str) -> None:
+        (whole,) = (device for device in self.hands.devices() if device.uuid == uuid)
         self.hands.remove(uuid)
+        part = replace(whole, model=INSTANCE["name"], memory=10 * GIB, parent=uuid)
         for name in instances:
-            self.hands.put(Device(name, INSTANCE["name"], 10 * GIB, DRIVER, parent=uuid))
+            self.hands.put(replace(part, uuid=name))
 
     def hide_power(self, uuid: str) -> None:
         self.hands.change(uuid, power=None, unsupported=frozenset({Query.POWER}))
@@ -128,8 +132,8 @@ def test_a_host_without_a_gpu_lists_none(bare: Host) -> None:
 
 def test_a_device_is_listed_with_its_model_memory_and_driver(host: Host) -> None:
     first, second = host.probe.devices()
-    assert first == Device("GPU-a", Gpu.name, 80 * GIB, DRIVER)
-    assert second.uuid == "GPU-b"
+    assert first == Device("GPU-a", Gpu.name, 80 * GIB, DRIVER, minor=0)
+    assert (second.uuid, second.minor) == ("GPU-b", 1)
 
 
 def test_the_library_is_named_and_is_never_official(host: Host) -> None:
@@ -233,7 +237,8 @@ def test_instances_are_listed_in_place_of_their_gpu(host: Host) -> None:
     host.cut("GPU-a", "MIG-1", "MIG-2")
     found = {device.uuid: device for device in host.probe.devices()}
     assert found.keys() == {"MIG-1", "MIG-2", "GPU-b"}
-    assert found["MIG-1"] == Device("MIG-1", INSTANCE["name"], 10 * GIB, DRIVER, parent="GPU-a")
+    whole = Device("GPU-a", INSTANCE["name"], 10 * GIB, DRIVER, minor=0)
+    assert found["MIG-1"] == replace(whole, uuid="MIG-1", parent="GPU-a")
     seen = host.probe.sample("MIG-1")
     assert (seen.memory_used, seen.memory_total, seen.utilization) == (0, 10 * GIB, None)
     assert seen.mig

@@ -11,7 +11,7 @@
  *     name TEXT
  *     lost                         fallen off the bus
  *     total|used|reserved|utilization|mig|remap_pending|remap_failed|retired_pending|ecc|
- *       persistence|power|temperature|events NUMBER      not said: not supported
+ *       persistence|power|temperature|events|minor NUMBER      not said: not supported
  *     process compute|graphics|mps PID BYTES|-
  *     xid SERIAL CODE [INSTANCE]   an error; serials grow
  */
@@ -27,10 +27,10 @@ enum { XID_EVENTS = 8, MOST = 64, TEXT = 96, MOST_INSTANCES = 7 };
 #define NO_MEMORY 0xFFFFFFFFFFFFFFFFull
 
 enum value { TOTAL, USED, RESERVED, UTILIZATION, MIG, REMAP_PENDING, REMAP_FAILED, RETIRED_PENDING,
-             ECC, PERSISTENCE, POWER, TEMPERATURE, EVENTS, VALUES };
+             ECC, PERSISTENCE, POWER, TEMPERATURE, EVENTS, MINOR, VALUES };
 static const char *const value_names[VALUES] = {
     "total", "used", "reserved", "utilization", "mig", "remap_pending", "remap_failed",
-    "retired_pending", "ecc", "persistence", "power", "temperature", "events"};
+    "retired_pending", "ecc", "persistence", "power", "temperature", "events", "minor"};
 
 struct process { char use[12]; unsigned pid; unsigned long long memory; };
 struct xid { unsigned long long serial, code; unsigned instance; };
@@ -341,6 +341,10 @@ int nvmlDeviceGetTotalEccErrors(struct handle *of, int type, int counter, unsign
 
 int nvmlDeviceGetPersistenceMode(struct handle *of, unsigned *out) {
     return tell(__func__, of, PERSISTENCE, out);
+}
+
+int nvmlDeviceGetMinorNumber(struct handle *of, unsigned *out) {
+    return tell(__func__, of, MINOR, out);
 }
 
 int nvmlDeviceGetPowerUsage(struct handle *of, unsigned *out) {

@@ -82,6 +82,7 @@ class Gpu:
     power: int | None = 70_000
     temperature: int | None = 31
     events: bool | None = True
+    minor: int | None = None
     processes: Sequence[Process] = ()
     lost: bool = False
     unsupported: Sequence[str] = ()
@@ -159,7 +160,8 @@ class StandIn:
 
     def gpu(self, uuid: str, **changes: Any) -> None:
         """Add a GPU, or change one."""
-        self._gpus[uuid] = replace(self._gpus.get(uuid, Gpu()), **changes)
+        usual = Gpu(minor=len(self._gpus))
+        self._gpus[uuid] = replace(self._gpus.get(uuid, usual), **changes)
         self._write()
 
     def instance(self, uuid: str, *, of: str, number: int = 1, **changes: Any) -> None:
