@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.adapters.image_builder import ImageBuilder
     from orchestrator.evidence.context import Context
     from orchestrator.evidence.supervise import Beat, StopRequest
+    from orchestrator.storage.device_locks import DeviceLocks
     from orchestrator.storage.layout import RunsFolder
     from orchestrator.storage.queue import Queue
     from receipts.keys import SigningKey
@@ -81,7 +82,7 @@ def host_probe(settings: Settings) -> "HostProbe":
     """Return what looks at this host for ``orch doctor``."""
     from orchestrator.adapters.host_probe import HostProbe
 
-    return HostProbe(settings, engine(settings), system_clock())
+    return HostProbe(settings, engine(settings), devices(), system_clock())
 
 
 def users() -> Users:

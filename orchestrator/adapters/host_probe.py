@@ -16,13 +16,18 @@ from orchestrator.domain.host import Ability, Level
 from orchestrator.domain.image import image_reference
 from orchestrator.domain.roles import Phase
 from orchestrator.domain.task import Resources, TaskSpec, merge
-from orchestrator.errors import EngineUnavailableError, Exit, OrchError, UsageError
-from orchestrator.ports import Clock, ContainerEngine
+from orchestrator.errors import (
+    DeviceUnreadableError,
+    EngineUnavailableError,
+    Exit,
+    OrchError,
+    UsageError,
+)
+from orchestrator.ports import Clock, ContainerEngine, DeviceProbe
 from orchestrator.storage.pack import bundled_packs, load_pack
 from orchestrator.storage.probe import file_system_faults, nearest_folder
 
 _CAP_SYS_ADMIN = 21  # linux/capability.h; mount(2) asks for it
-_NVIDIA = Path("/proc/driver/nvidia/version")
 _GIB = 1024**3
 
 Finding = tuple[Level, str]
@@ -39,11 +44,14 @@ class Check:
 
 
 class HostProbe:
-    """Answers every check of ``CHECKS`` for one host and one engine."""
+    """Answers every check of ``CHECKS`` for one host, one engine and its GPUs."""
 
-    def __init__(self, settings: Settings, engine: ContainerEngine, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, engine: ContainerEngine, devices: DeviceProbe, clock: Clock
+    ) -> None:
         self.settings = settings
         self.engine = engine
+        self.devices = devices
         self.clock = clock
 
     def abilities(self) -> tuple[Ability, ...]:
@@ -51,7 +59,8 @@ class HostProbe:
         return tuple(self._ask(check) for check in CHECKS)
 
     def close(self) -> None:
-        """Drop the connection to the engine."""
+        """Drop the connections to the engine and the GPUs."""
+        self.devices.close()
         self.engine.close()
 
     def _ask(self, check: Check) -> Ability:
@@ -218,10 +227,17 @@ def _all_resources(task: TaskSpec) -> tuple[Resources, ...]:
     return (*(task.resources(phase) for phase in Phase), preparing)
 
 
-def _gpu(_: HostProbe) -> Finding:
-    if not _NVIDIA.exists():
+def _gpus(host: HostProbe) -> Finding:
+    try:
+        library = host.devices.library()
+        count = len(host.devices.devices())
+    except DeviceUnreadableError as error:
+        return Level.LIMITED, str(error)
+    if library is None:
         return Level.LIMITED, "no NVIDIA driver"
-    return Level.OK, _NVIDIA.read_text(encoding="utf-8", errors="replace").splitlines()[0]
+    kind = "" if library.official else " (a stand-in: never official)"
+    fact = f"{count} of driver {library.driver}, {library.path}{kind}"
+    return _limited_unless(count > 0 and library.official, fact, fact)
 
 
 def _clock(host: HostProbe) -> Finding:
@@ -248,6 +264,6 @@ CHECKS: tuple[Check, ...] = (
     Check("assets", _assets, "orch task prepare TASK; ORCH_ASSETS chooses the folder"),
     Check("git", _git, "apt-get install git"),
     Check("size", _size, "tasks that ask for more are refused before they start"),
-    Check("GPU", _gpu, "tasks that ask for a GPU are refused; install the NVIDIA driver for them"),
+    Check("GPUs", _gpus, "tasks that ask for a GPU need the NVIDIA driver; see docs/gpus.md"),
     Check("clock", _clock, "a Linux kernel with CLOCK_BOOTTIME is needed"),
 )

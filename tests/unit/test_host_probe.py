@@ -9,10 +9,13 @@ from typing_extensions import override
 
 from orchestrator.adapters.host_probe import CHECKS, HostProbe
 from orchestrator.adapters.in_memory import FakeClock, InMemoryEngine
+from orchestrator.adapters.in_memory_devices import InMemoryDevices
 from orchestrator.config import Settings
 from orchestrator.domain.container import HostAbilities
+from orchestrator.domain.device import Device, DeviceLibrary
 from orchestrator.domain.host import Ability, Level
 from orchestrator.errors import Exit
+from orchestrator.ports import DeviceProbe
 from orchestrator.storage import probe as storage_probe
 
 
@@ -22,8 +25,11 @@ def settings_in(folder: Path) -> Settings:
     )
 
 
-def look(folder: Path, engine: InMemoryEngine) -> dict[str, Ability]:
-    probe = HostProbe(settings_in(folder), engine, FakeClock())
+def look(
+    folder: Path, engine: InMemoryEngine, devices: DeviceProbe | None = None
+) -> dict[str, Ability]:
+    devices = devices or InMemoryDevices(FakeClock())
+    probe = HostProbe(settings_in(folder), engine, devices, FakeClock())
     return {ability.name: ability for ability in probe.abilities()}
 
 
@@ -118,3 +124,38 @@ def test_programs_that_are_not_installed_are_named(
     assert found["git"].level is Level.MISSING
     assert found["size-limited volumes"].level is Level.LIMITED
     assert "mkfs.ext4" in found["size-limited volumes"].fact
+
+
+class Installed(InMemoryDevices):
+    """Devices whose library is a real one."""
+
+    @override
+    def library(self) -> DeviceLibrary | None:
+        found = super().library()
+        return found and replace(found, path="/usr/lib/libnvidia-ml.so.1", official=True)
+
+
+def test_gpus_are_counted_with_driver_and_library(tmp_path: Path) -> None:
+    devices = Installed(FakeClock())
+    for uuid in ("GPU-a", "GPU-b"):
+        devices.put(Device(uuid, "NVIDIA H100", 80 << 30, "570.86.15"))
+    gpus = look(tmp_path, Engine(), devices)["GPUs"]
+    assert (gpus.level, gpus.remedy) == (Level.OK, "")
+    assert gpus.fact == "2 of driver 570.86.15, /usr/lib/libnvidia-ml.so.1"
+
+
+def test_a_stand_in_library_is_a_limit(tmp_path: Path) -> None:
+    devices = InMemoryDevices(FakeClock())
+    devices.put(Device("GPU-a", "NVIDIA H100", 80 << 30, "570.86.15"))
+    gpus = look(tmp_path, Engine(), devices)["GPUs"]
+    assert gpus.level is Level.LIMITED
+    assert gpus.fact.endswith("(a stand-in: never official)")
+
+
+@pytest.mark.parametrize("refusal", ["", "NVML says DriverNotLoaded (9, nvmlInit)"])
+def test_gpus_that_cannot_be_had_are_a_limit(tmp_path: Path, refusal: str) -> None:
+    devices = InMemoryDevices(FakeClock())
+    devices.refuse(refusal)
+    gpus = look(tmp_path, Engine(), devices)["GPUs"]
+    assert (gpus.level, gpus.fact) == (Level.LIMITED, refusal or "no NVIDIA driver")
+    assert "docs/gpus.md" in gpus.remedy
