@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.domain.container import EngineIdentity
+from orchestrator.domain.gate import Asked, PermittedHolder
 from orchestrator.domain.records import EngineRecord
 from orchestrator.domain.roles import Phase
 from orchestrator.domain.task import Strict
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.kills import KillLedger
+from orchestrator.evidence.observer import Observer
 from orchestrator.evidence.supervise import Beat, StopRequest, Watch
+from orchestrator.evidence.telemetry import Subject
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import (
     Clock,
@@ -21,6 +24,7 @@ from orchestrator.ports import (
     ContainerEngine,
     DeviceProbe,
     Guards,
+    ProcessTable,
     TreeStore,
     Views,
     Volumes,
@@ -62,6 +66,7 @@ class Context:
     store: TreeStore
     clock: Clock
     devices: DeviceProbe
+    processes: ProcessTable
     campaign: Campaign
     ledger: Ledger
     assets: AssetStore
@@ -72,6 +77,9 @@ class Context:
     say: Callable[[str], None]
     beat: Callable[[Beat], None]
     harness: Path
+    permitted: Callable[[], tuple[PermittedHolder, ...]] = tuple
+    """Who may be on a GPU that is to be idle, by this host's ``orch.toml``."""
+    asked: Asked = Asked()
 
     def now(self) -> str:
         """Return the time for a record, UTC."""
@@ -87,10 +95,12 @@ class Context:
         outgrown: Callable[[], bool],
         quiet: bool = False,
         kills: Path | None = None,
+        subject: Subject | None = None,
     ) -> Watch:
         """Put a container under supervision.
 
         Args:
+            subject: how it is looked at while it runs; None for not at all.
             outgrown: whether a folder of it holds more than it should (``Rooms.outgrown``).
             quiet: keeps the terminal to the agent.
             kills: where our signals are kept for whoever may take the container over.
@@ -106,7 +116,15 @@ class Context:
             beat,
             outgrown=outgrown,
             kills=KillLedger() if kills is None else KillLedger.recall(kills),
+            observer=None
+            if subject is None
+            else Observer(subject, container, self.clock, self.processes, self.devices),
+            on_broken=self._mark_unusable,
         )
+
+    def _mark_unusable(self, uuid: str, reason: str) -> None:
+        """Keep a GPU from every run until this host has been restarted."""
+        self.ledger.devices.mark_unusable(uuid, reason, self.clock.boot_id())
 
     def guard(self, root: Path, held: Reservation | None) -> None:
         """Have the run at ``root`` taken over, should this process, which supervises it, die.

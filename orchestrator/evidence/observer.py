@@ -66,9 +66,9 @@ class Observer:
             self._not_before_ns = now_ns + _BETWEEN_NS
 
     @property
-    def spoiled(self) -> bool:
-        """Whether what was found says that the run must end: it is the host's doing."""
-        return bool(self._findings.host_facts)
+    def host_facts(self) -> frozenset[HostFact]:
+        """What was found by now that is the host's doing: the run must end for any of it."""
+        return self._findings.host_facts
 
     def finish(self, timeout: float = LAST_LOOK) -> Findings:
         """Take the last look, with the container ended, and say what was found in all.

@@ -14,6 +14,7 @@ from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.context import Context, container_name
 from orchestrator.evidence.rooms import Rooms, host_mounts
 from orchestrator.evidence.supervise import Ending
+from orchestrator.evidence.telemetry import Subject
 from orchestrator.evidence.untrusted import read_untrusted
 from orchestrator.sandbox import asset_mounts, container_spec
 from orchestrator.storage.durable import make_folder
@@ -57,6 +58,7 @@ class Check:
     env: Mapping[str, str]
     cpuset: str
     output: str
+    subject: Subject
     log_mode: int = 0o644
 
     def with_env(self, env: Mapping[str, str]) -> "Check":
@@ -84,7 +86,14 @@ class Check:
         container = ctx.engine.create(spec)
         log = CappedLog(logs, mode=self.log_mode)
         try:
-            watch = ctx.watch(self.phase, container, deadline_ns, log, outgrown=rooms.outgrown)
+            watch = ctx.watch(
+                self.phase,
+                container,
+                deadline_ns,
+                log,
+                outgrown=rooms.outgrown,
+                subject=self.subject,
+            )
             watch.begin()
             container.start(log)
             rooms.close_views()

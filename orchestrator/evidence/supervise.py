@@ -31,6 +31,7 @@ from orchestrator.errors import (
 )
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.kills import KillLedger
+from orchestrator.evidence.observer import Observer
 from orchestrator.ports import Clock, Container, MemoryUse
 
 TICK = 0.05
@@ -150,6 +151,10 @@ class Watch:
     interrupt_grace: float = 3.0
     outgrown: Callable[[], bool] = lambda: False
     """Asked about once a second: whether a folder holds more than its size."""
+    observer: Observer | None = None
+    """Looks at the container as it runs, in a thread of its own; None where nobody does."""
+    on_broken: Callable[[str, str], None] = lambda _uuid, _reason: None
+    """Told of each GPU that was found broken, and why."""
     _measure_ns: int = 0
     _memory: MemoryUse = _UNREAD
     _started_ns: int = 0
@@ -182,6 +187,8 @@ class Watch:
         self._started_wall_ns = int(started.timestamp() * _NS)
         self._started_utc = started.isoformat()
         self.note(Sign.OBSERVATION_GAP)
+        if self.observer is not None:
+            self.observer.resume(started_ns)
 
     def run(self, on_tick: Callable[[], bool] = lambda: False) -> Ending:
         """Wait until the container has ended or must end; end it and return what was seen.
@@ -199,13 +206,16 @@ class Watch:
                 self._read_memory()
                 end, lost = self._kill(reason)
         except ContainerLeftRunning:
+            self._look_no_more()
             raise
         except BaseException:
+            self._look_no_more()
             failed = {HostFact.ORCHESTRATOR_FAILED}
             self.kills.kill(self.container, StopReason.HOST_FACT, failed)
             self.container.wait(_LAST_WAIT)
             raise
         self._read_memory()
+        self._look_a_last_time()
         return self.ending(reason, end, lost=lost)
 
     def _wait(self, on_tick: Callable[[], bool]) -> tuple[StopReason, ContainerEnd | None, bool]:
@@ -235,7 +245,7 @@ class Watch:
             return StopReason.OPERATOR
         if self.clock.boottime_ns() >= self.deadline_ns:
             return StopReason.DEADLINE
-        if self.log.error is not None:
+        if self.log.error is not None or self._observed():
             return StopReason.HOST_FACT
         return StopReason.DISK_LIMIT if self._is_outgrown() else None
 
@@ -279,9 +289,26 @@ class Watch:
     def _facts(self) -> set[HostFact]:
         """Say what the host has seen while the container ran."""
         facts = set() if self.kills.begun is None else set(self.kills.begun.facts)
+        facts |= self._observed()
         if self.log.error is not None:
             facts.add(HostFact.HOST_DISK_FULL)
         return facts
+
+    def _observed(self) -> frozenset[HostFact]:
+        return frozenset() if self.observer is None else self.observer.host_facts
+
+    def _look_no_more(self) -> None:
+        if self.observer is not None:
+            self.observer.leave()
+
+    def _look_a_last_time(self) -> None:
+        """See whether what the run stood on is still there: it may have died of that."""
+        if self.observer is None:
+            return
+        found = self.observer.finish()
+        self._signs |= found.signs
+        for uuid, reason in found.unusable:
+            self.on_broken(uuid, reason)
 
     def _read_memory(self) -> None:
         """Keep the latest counters; whether the engine is away is for ``wait`` to see."""
@@ -295,6 +322,8 @@ class Watch:
 
     def _sample(self) -> None:
         now = self.clock.boottime_ns()
+        if self.observer is not None:
+            self.observer.tick(now)
         if now - self._sampled_ns >= _SAMPLE_EVERY_NS:
             self._sampled_ns = now
             self._read_memory()

@@ -34,6 +34,7 @@ from orchestrator.evidence.telemetry_log import TelemetryLog, foreign_total, lis
 from orchestrator.ports import Clock, Container, ContainerUse, DeviceProbe, ProcessTable
 from orchestrator.storage.durable import storage_faults
 from orchestrator.storage.layout import NumberedFolder
+from orchestrator.storage.ledger import Reservation
 
 _NS = 1_000_000_000
 _LATE = 3
@@ -68,16 +69,16 @@ class Subject:
         phase: Phase,
         folder: NumberedFolder,
         task: TaskSpec,
-        gpus: tuple[str, ...] = (),
+        held: Reservation | None = None,
         permitted: tuple[PermittedHolder, ...] = (),
     ) -> Self:
-        """Look at a phase's container by the task's own rules."""
+        """Look at a phase's container by the task's own rules, and at the GPUs that are ours."""
         return cls(
             phase=phase,
             path=folder.telemetry,
             every=task.telemetry.every,
             tolerance=task.gate.foreign_tolerance,
-            gpus=gpus,
+            gpus=() if held is None else held.gpus,
             commands=phase is not Phase.SCORE,
             permitted=permitted,
         )

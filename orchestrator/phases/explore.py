@@ -46,6 +46,7 @@ from orchestrator.evidence.taking import (
     take_at_the_end,
     violations,
 )
+from orchestrator.evidence.telemetry import Subject
 from orchestrator.evidence.transcript import Transcript
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Agent, Container
@@ -222,6 +223,7 @@ class _Exploration:
             log,
             outgrown=self.rooms.outgrown,
             quiet=self.agent.interactive,
+            subject=Subject.of(Phase.EXPLORE, self.folder, self.plan.task, self.rooms.held),
         )
         self.rooms.deadline(self.deadline_ns, self.plan.wall)
         self.journal.append(

@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.domain.checkpoint import MAX_EXAMINED, select
 from orchestrator.domain.container import ContainerSpec, ContainerStatus
 from orchestrator.domain.outcome import HostFact, Verdict, verdict
-from orchestrator.domain.records import ReplayPlan
+from orchestrator.domain.records import AttemptPlan, ReplayPlan
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import ContainerLostError, GateRefusedError, InfrastructureError
 from orchestrator.evidence.adoption import Adoption
@@ -22,6 +22,7 @@ from orchestrator.evidence.collect import Collected, collect_one, forged, publis
 from orchestrator.evidence.context import Context, Outcome, container_name
 from orchestrator.evidence.rooms import Rooms, harness_mounts, host_mounts, writable_mounts
 from orchestrator.evidence.supervise import Ending, Watch
+from orchestrator.evidence.telemetry import Subject
 from orchestrator.evidence.tree import encode_path
 from orchestrator.evidence.walk import remove_tree, reopen
 from orchestrator.lifecycle.machine import Event
@@ -33,6 +34,7 @@ from orchestrator.storage.journal import Journal, Record
 from orchestrator.storage.layout import ReplayFolder
 from orchestrator.storage.ledger import Reservation
 from orchestrator.storage.pack import Pack
+from orchestrator.storage.records import load
 
 _NS = 1_000_000_000
 _MOST_LISTED = 200
@@ -210,6 +212,7 @@ def _start(replay: _Replay, cpuset: str) -> Watch:
 
 
 def _watch(replay: _Replay, container: Container, deadline_ns: int, log: CappedLog) -> Watch:
+    task = load(replay.folder.attempt.plan, AttemptPlan).task
     return replay.ctx.watch(
         Phase.REPLAY,
         container,
@@ -217,6 +220,7 @@ def _watch(replay: _Replay, container: Container, deadline_ns: int, log: CappedL
         log,
         outgrown=replay.rooms.outgrown,
         kills=replay.folder.kills,
+        subject=Subject.of(Phase.REPLAY, replay.folder, task, replay.rooms.held),
     )
 
 

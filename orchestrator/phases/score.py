@@ -31,6 +31,7 @@ from orchestrator.errors import AssetMismatchError, InfrastructureError
 from orchestrator.evidence.context import Context, Outcome, load_json_size_capped, save
 from orchestrator.evidence.oneshot import Check, Checked, make_logs
 from orchestrator.evidence.rooms import CONTROL_SIZE, Rooms
+from orchestrator.evidence.telemetry import Subject
 from orchestrator.evidence.tree import stat_identity, tree_digest
 from orchestrator.lifecycle.machine import Event
 from orchestrator.sandbox import script_argv
@@ -101,6 +102,7 @@ def run(
                 env={"ORCH_REFERENCE_RUN": "1"} if plan.reference_run else {},
                 cpuset=held.cpuset,
                 output=OUTPUT,
+                subject=Subject.of(Phase.SCORE, folder, pack.spec, held),
                 log_mode=0o600,
             ),
         )

@@ -20,6 +20,7 @@ from orchestrator.errors import InfrastructureError
 from orchestrator.evidence.context import Context, Outcome, load_json_size_capped, save
 from orchestrator.evidence.oneshot import Check, Checked, make_logs
 from orchestrator.evidence.rooms import CONTROL_SIZE, HARNESS, Rooms, harness_mounts
+from orchestrator.evidence.telemetry import Subject
 from orchestrator.evidence.walk import remove_tree
 from orchestrator.lifecycle.machine import Event
 from orchestrator.sandbox import script_argv
@@ -75,7 +76,7 @@ def run(
             plan=plan,
             task=task,
             folder=folder,
-            check=_check(ctx, plan, pack, need, held.cpuset),
+            check=_check(ctx, plan, pack, need, folder, held),
             rooms=rooms,
             deadline_ns=ctx.clock.boottime_ns() + int(task.validate_.total_wall * _NS),
         )
@@ -121,7 +122,14 @@ def _outcome(artifacts: Artifacts, examined: int) -> Outcome:
     return Outcome(Event.NONE_VALID, {"rejected": examined})
 
 
-def _check(ctx: Context, plan: ReplayPlan, pack: Pack, need: Resources, cpuset: str) -> Check:
+def _check(
+    ctx: Context,
+    plan: ReplayPlan,
+    pack: Pack,
+    need: Resources,
+    folder: ReplayFolder,
+    held: Reservation,
+) -> Check:
     validator = pack.spec.validate_.validator
     argv: tuple[str, ...]
     mounts: tuple[Mount, ...]
@@ -143,8 +151,9 @@ def _check(ctx: Context, plan: ReplayPlan, pack: Pack, need: Resources, cpuset: 
             "ORCH_ANCHOR": _anchor(plan),
             "ORCH_ALLOW_NONFINITE": "1" if pack.spec.validate_.allow_nonfinite else "0",
         },
-        cpuset=cpuset,
+        cpuset=held.cpuset,
         output=OUTPUT,
+        subject=Subject.of(Phase.VALIDATE, folder, pack.spec, held),
     )
 
 
