@@ -173,7 +173,6 @@ def context(
     from orchestrator.adapters.git_store import GitTreeStore
     from orchestrator.adapters.loop_volumes import open_volumes
     from orchestrator.adapters.overlay_views import open_views
-    from orchestrator.adapters.process_table import HostProcesses
     from orchestrator.evidence.context import Context
     from orchestrator.storage.assets import AssetStore
     from orchestrator.storage.campaign import Campaign
@@ -197,7 +196,7 @@ def context(
         store=GitTreeStore(),
         clock=clock,
         devices=devices(),
-        processes=HostProcesses(),
+        processes=processes(),
         campaign=Campaign(runs.campaign, clock),
         ledger=ledger,
         assets=AssetStore(settings.assets),
