@@ -67,6 +67,7 @@ def _disagreements(receipt: Receipt, journal: Journal) -> Iterator[str]:
         yield f"it tells of {said.event[:80]}, which did not happen"
         return
     told = {key: value for key, value in line.data.items() if key not in _APART}
+    told |= _adoptions(journal.lines[: journal.lines.index(line)])
     if said.details != told:
         yield f"it tells {said.event} otherwise than the journal"
     ended = journal.last("exited") if receipt.phase is PhaseName.REPLAY else line
@@ -85,6 +86,17 @@ def _disagreements(receipt: Receipt, journal: Journal) -> Iterator[str]:
         }
         if receipt.subjects() != found:
             yield "it gave out other checkpoints than the journal tells of"
+
+
+def _adoptions(lines: Sequence[Line]) -> dict[str, Any]:
+    """Read who took the run over from a supervisor that died, as a receipt has to say it."""
+    notes = (line.data for line in lines if line.event == "noted")
+    found = [
+        {key: value for key, value in note.items() if key != "audit"}
+        for note in notes
+        if note.get("audit") == "adopted"
+    ]
+    return {"adopted": found} if found else {}
 
 
 def _check_story(kind: Kind, path: Path, journal: Journal, report: Report) -> None:

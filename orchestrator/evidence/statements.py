@@ -138,9 +138,8 @@ def limits(need: Resources, wall: float, started: Record | None = None) -> dict[
 
 
 def _taken_over(view: JournalView, due: Due) -> dict[str, Any]:
-    """Say who took a phase over from a supervisor that died, and when nobody watched it."""
-    during = view.records[due.first.seq : due.last.seq]
-    found = adoptions(during)
+    """Say who took the run over, by then, from a supervisor that died."""
+    found = adoptions(view.records[: due.last.seq])
     return {"adopted": found} if found else {}
 
 

@@ -1,6 +1,5 @@
 """What the engine, or its absence, does to a run: acceptance cases DK."""
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +18,7 @@ from orchestrator.errors import InfrastructureError
 from orchestrator.pipeline import jobs
 from orchestrator.sandbox import RUN_LABEL
 from orchestrator.storage.layout import AttemptFolder
-from tests.e2e.rig import PUBLISH, Rig, events, final, has, kill_group, last, until
+from tests.e2e.rig import PUBLISH, Rig, events, final, has, last, until
 from tests.e2e.simulated import SteppingClock, simulated
 
 UNTIL_TOLD = PUBLISH + "publish 10 0.5\nuntil [ -e /out/go ]; do sleep 0.1; done\npublish 20 0.7\n"
@@ -121,25 +120,22 @@ def test_DK_05_an_engine_that_is_away_at_the_deadline_is_waited_for(rig: Rig) ->
 
 @contextmanager
 def killed_while_it_runs(rig: Rig, attempt: Path) -> Iterator[Path]:
-    """Start a replay, kill its supervisor hard once the command runs, and hand over its folder."""
+    """Start a replay, kill supervisor and watchdog hard once it runs, and hand over its folder.
+
+    What a watchdog alone does, test_adoption.py shows.
+    """
     process = rig.start("replay", attempt)
     replay = attempt / "replay-001"
     until((replay / "out/checkpoints/checkpoint-10/weights.txt").exists)
-    kill_group(process, signal.SIGKILL)
-    process.communicate(timeout=30)
+    rig.kill_for_good(process, replay)
     assert final(replay) == "run_started"
     yield replay
 
 
-def test_DK_07_a_run_within_its_time_is_left_alone_and_can_be_adopted(rig: Rig) -> None:
+def test_DK_07_a_run_within_its_time_is_gone_on_with_by_replaying_it(rig: Rig) -> None:
     attempt = rig.enter(rig.pack(UNTIL_TOLD))
     with killed_while_it_runs(rig, attempt) as replay:
-        other = rig.call("score", replay)
-        assert other.code == 64
-        assert "still runs without a supervisor" in other.err
-        assert f"orch replay {attempt}" in other.err
         assert len(rig.containers()) == 1
-        assert final(replay) == "run_started"
         adopter = rig.start("replay", attempt)
         until(lambda: "going on with" in (rig.runs / "orch.log").read_text())
         (replay / "out/go").touch()
@@ -164,6 +160,7 @@ def test_DK_07_a_run_that_ended_unseen_is_collected_by_the_next_command(rig: Rig
         (replay / "out/go").touch()
         until(lambda: all(container.state().ended for container in rig.containers()))
         rig.call("score", "nothing")
+        rig.settled(replay)
     assert last(replay, "exited")["exit"]["exit_code"] == 0
     assert last(replay, "exited")["contested"] == ["observation_gap"]
     assert final(replay) == "validated"
@@ -178,6 +175,7 @@ def test_DK_07_a_run_past_its_deadline_is_ended_by_the_next_command(rig: Rig) ->
         with rig.context() as ctx:
             until(lambda: ctx.clock.boottime_ns() > deadline)
         rig.call("score", "nothing")
+        rig.settled(replay)
     seen = last(replay, "exited")["exit"]
     assert seen["stop_reason"] == "deadline"
     assert seen["killed_by"] == "orchestrator"
@@ -190,11 +188,11 @@ def test_DK_07_an_exploration_is_ended_as_the_machines_doing(rig: Rig) -> None:
     process = rig.start("explore", rig.pack(steps=steps))
     attempt = until(lambda: next(iter(rig.runs.glob("*/attempt-001")), None))
     until((attempt / "out/begun").exists)
-    kill_group(process, signal.SIGKILL)
-    process.communicate(timeout=30)
+    rig.kill_for_good(process, attempt)
     assert len(rig.containers()) == 1
     rig.call("score", "nothing")
     assert last(attempt, "infrastructure")["reason"] == "runtime_failure"
+    assert "# changed" in (attempt / "kept/workspace/run.sh").read_text()
     assert (attempt / ".complete").exists()
     rig.nothing_left()
 
@@ -206,9 +204,9 @@ def test_DK_07_a_validation_that_was_cut_off_is_done_again(rig: Rig) -> None:
     replay = attempt / "replay-001"
     until(lambda: has(replay, "collected"))
     until(lambda: len(rig.containers()) == 2)
-    kill_group(process, signal.SIGKILL)
-    process.communicate(timeout=30)
+    rig.kill_for_good(process, replay)
     rig.call("score", "nothing")
+    rig.settled(replay)
     assert final(replay) == "validated"
     assert (replay / ".complete").exists()
     rig.nothing_left()
@@ -221,8 +219,7 @@ def test_DK_07_a_scoring_that_was_cut_off_is_its_own_failure(rig: Rig) -> None:
     replay = attempt / "replay-001"
     until(lambda: has(replay / "score-001", "score_started"))
     until(lambda: len(rig.containers()) == 1)
-    kill_group(process, signal.SIGKILL)
-    process.communicate(timeout=30)
+    rig.kill_for_good(process, replay / "score-001")
     again = rig.call("score", replay)
     assert again.code == 0, again.err
     assert final(replay / "score-001") == "infrastructure"
