@@ -215,7 +215,9 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, struct handle **out) {
     snprintf(wanted.uuid, TEXT, "%s", uuid);
     int result = look(__func__, &wanted, &found);
     if (result == SUCCESS) *out = handle_of(uuid);
-    return result == GPU_IS_LOST && found == NULL ? NOT_FOUND : result;
+    int known = 0;
+    for (int i = 0; i < devices; i++) known |= !strcmp(device[i].uuid, uuid);
+    return result == GPU_IS_LOST && !known ? NOT_FOUND : result;
 }
 
 int nvmlDeviceGetUUID(struct handle *of, char *out, unsigned room) {
