@@ -14,9 +14,8 @@ from orchestrator.domain.roles import Phase
 from orchestrator.domain.task import Strict
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.kills import KillLedger
-from orchestrator.evidence.observer import Observer
+from orchestrator.evidence.observer import Observer, Subject
 from orchestrator.evidence.supervise import Beat, StopRequest, Watch
-from orchestrator.evidence.telemetry import Subject
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import (
     Clock,

@@ -7,13 +7,22 @@ what it fails with is logged, and the run is marked as not seen throughout.
 
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
+from orchestrator.domain.gate import PermittedHolder
 from orchestrator.domain.outcome import HostFact, Sign
+from orchestrator.domain.roles import Phase
+from orchestrator.domain.task import TaskSpec
 from orchestrator.errors import StorageFullError
-from orchestrator.evidence.telemetry import Findings, Look, Subject
 from orchestrator.ports import Clock, Container, DeviceProbe, ProcessTable
+from orchestrator.storage.layout import NumberedFolder
+from orchestrator.storage.ledger import Reservation
+
+if TYPE_CHECKING:
+    from orchestrator.evidence.telemetry import Look
 
 LAST_LOOK = 15.0
 """Seconds that the last look, with the container ended, may take."""
@@ -22,6 +31,64 @@ _FIRST_NS = _NS // 4
 """A young container is looked at after so long, then after twice as long, up to the rate."""
 _BETWEEN_NS = _NS // 5
 _LOG = logging.getLogger("orch")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Which container is looked at, how often, and where what is seen goes.
+
+    Attributes:
+        every: seconds from look to look.
+        tolerance: seconds for which somebody else may be on a GPU of the run.
+        gpus: the UUIDs of the run's devices.
+        commands: whether command lines may be kept: those of an evaluator may hold its data.
+        permitted: who else may be on a GPU of the run.
+    """
+
+    phase: Phase
+    path: Path
+    every: float
+    tolerance: float
+    gpus: tuple[str, ...] = ()
+    commands: bool = True
+    permitted: tuple[PermittedHolder, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        phase: Phase,
+        folder: NumberedFolder,
+        task: TaskSpec,
+        held: Reservation | None = None,
+        permitted: tuple[PermittedHolder, ...] = (),
+    ) -> Self:
+        """Look at a phase's container by the task's own rules, and at the GPUs that are ours."""
+        return cls(
+            phase=phase,
+            path=folder.telemetry,
+            every=task.telemetry.every,
+            tolerance=task.gate.foreign_tolerance,
+            gpus=() if held is None else held.gpus,
+            commands=phase is not Phase.SCORE,
+            permitted=permitted,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was found against the host, and the devices that nobody is to use from now on."""
+
+    host_facts: frozenset[HostFact] = frozenset()
+    signs: frozenset[Sign] = frozenset()
+    unusable: tuple[tuple[str, str], ...] = ()
+
+
+class Wish(StrEnum):
+    """What is to be looked at."""
+
+    ALL = "all"
+    PROCESSES = "processes"
+    LAST = "last"
 
 
 class Observer:
@@ -35,12 +102,17 @@ class Observer:
         processes: ProcessTable,
         devices: DeviceProbe,
     ) -> None:
-        self._look = Look(subject, container, clock, processes, devices)
+        self._subject = subject
+        self._container = container
         self._clock = clock
-        self._every = subject.every
+        self._processes = processes
+        self._devices = devices
+        self._resumed_ns: int | None = None
+        self._look: Look | None = None
+        self._closed = threading.Event()
         self._changed = threading.Condition()
         self._worker: threading.Thread | None = None
-        self._wanted: Callable[[], None] | None = None
+        self._wanted: Wish | None = None
         self._busy = False
         self._over = False
         self._failed: Findings | None = None
@@ -50,19 +122,20 @@ class Observer:
 
     def resume(self, started_ns: int) -> None:
         """Say that the container was started by another supervisor, at ``started_ns``."""
-        self._look.resumed_ns = started_ns
+        self._resumed_ns = started_ns
 
     def tick(self, now_ns: int) -> None:
         """Have a look taken when one is due; never waits."""
-        if now_ns >= self._due_ns and self._ask(self._look.periodic):
+        if now_ns >= self._due_ns and self._ask(Wish.ALL):
             self._due_ns = now_ns + self._wait_ns
-            rate = int(max(self._every, self._look.every) * _NS)
-            self._wait_ns = min(2 * self._wait_ns, rate)
+            thinned = 0.0 if self._look is None else self._look.every
+            rate_ns = int(max(self._subject.every, thinned) * _NS)
+            self._wait_ns = min(2 * self._wait_ns, rate_ns)
 
     def nudge(self) -> None:
         """Have the processes looked at, now that some have begun or ended; any thread may."""
         now_ns = self._clock.boottime_ns()
-        if now_ns >= self._not_before_ns and self._ask(self._look.processes):
+        if now_ns >= self._not_before_ns and self._ask(Wish.PROCESSES):
             self._not_before_ns = now_ns + _BETWEEN_NS
 
     @property
@@ -78,9 +151,9 @@ class Observer:
         with self._changed:
             if not self._over:
                 self._over = True
-                self._hand_over(self._look.last)
+                self._hand_over(Wish.LAST)
             done = self._changed.wait_for(self._is_idle, timeout)
-        self._look.close()
+        self._close()
         found = self._findings
         return found if done else replace(found, signs=found.signs | {Sign.OBSERVATION_GAP})
 
@@ -90,16 +163,23 @@ class Observer:
             self._over = True
             self._wanted = None
             self._changed.notify_all()
-        self._look.close()
+        self._close()
 
     def settle(self, timeout: float = LAST_LOOK) -> bool:
         """Wait until no look is under way; False when one still is after ``timeout`` seconds."""
         with self._changed:
             return self._changed.wait_for(self._is_idle, timeout)
 
+    def _close(self) -> None:
+        """Let nothing more be written, also by a look that hangs."""
+        self._closed.set()
+        if self._look is not None:
+            self._look.close()
+
     @property
     def _findings(self) -> Findings:
-        found, failed = self._look.findings, self._failed
+        found = Findings() if self._look is None else self._look.findings
+        failed = self._failed
         if failed is None:
             return found
         return replace(
@@ -111,16 +191,16 @@ class Observer:
     def _is_idle(self) -> bool:
         return self._failed is not None or (self._wanted is None and not self._busy)
 
-    def _ask(self, look: Callable[[], None]) -> bool:
-        """Hand a look to the thread, unless it still has one."""
+    def _ask(self, wish: Wish) -> bool:
+        """Hand a wish to the thread, unless it still has one."""
         with self._changed:
-            if self._over or not self._is_idle():
+            if self._over or self._failed is not None or not self._is_idle():
                 return False
-            self._hand_over(look)
+            self._hand_over(wish)
             return True
 
-    def _hand_over(self, look: Callable[[], None]) -> None:
-        self._wanted = look
+    def _hand_over(self, wish: Wish) -> None:
+        self._wanted = wish
         if self._worker is None:
             self._worker = threading.Thread(target=self._work, name="telemetry", daemon=True)
             self._worker.start()
@@ -128,10 +208,10 @@ class Observer:
 
     def _work(self) -> None:
         """The thread: one look after the other, until one fails or the container is gone."""
-        while (look := self._next()) is not None:
+        while (wish := self._next()) is not None:
             failed = None
             try:
-                look()
+                self._take(wish)
             except StorageFullError as full:
                 _LOG.error("telemetry: %s", full)
                 failed = Findings(host_facts=frozenset({HostFact.HOST_DISK_FULL}))
@@ -144,9 +224,31 @@ class Observer:
             if failed is not None:
                 return
 
-    def _next(self) -> Callable[[], None] | None:
+    def _next(self) -> Wish | None:
         with self._changed:
             self._changed.wait_for(lambda: self._wanted is not None or self._over)
-            look, self._wanted = self._wanted, None
-            self._busy = look is not None
-            return look
+            wish, self._wanted = self._wanted, None
+            self._busy = wish is not None
+            return wish
+
+    def _take(self, wish: Wish) -> None:
+        """Take one look. What it takes is loaded here, while the watch waits for the container."""
+        from orchestrator.evidence.telemetry import Look  # noqa: PLC0415
+
+        if self._look is None:
+            self._look = Look(
+                self._subject,
+                self._container,
+                self._clock,
+                self._processes,
+                self._devices,
+                self._closed,
+                self._resumed_ns,
+            )
+        match wish:
+            case Wish.ALL:
+                self._look.periodic()
+            case Wish.PROCESSES:
+                self._look.processes()
+            case Wish.LAST:
+                self._look.last()

@@ -12,9 +12,9 @@ from orchestrator.domain.task import Resources
 from orchestrator.errors import InfrastructureError, InterruptedByOperator
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.context import Context, container_name
+from orchestrator.evidence.observer import Subject
 from orchestrator.evidence.rooms import Rooms, host_mounts
 from orchestrator.evidence.supervise import Ending
-from orchestrator.evidence.telemetry import Subject
 from orchestrator.evidence.untrusted import read_untrusted
 from orchestrator.sandbox import asset_mounts, container_spec
 from orchestrator.storage.durable import make_folder

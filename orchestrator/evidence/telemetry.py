@@ -8,13 +8,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
-from orchestrator.domain.gate import PermittedHolder
 from orchestrator.domain.outcome import HostFact, Sign
 from orchestrator.domain.process import ProcessFacts
-from orchestrator.domain.roles import Phase
-from orchestrator.domain.task import TaskSpec
 from orchestrator.domain.telemetry import (
     AnyRow,
     Begin,
@@ -29,12 +25,11 @@ from orchestrator.domain.telemetry import (
 )
 from orchestrator.errors import OrchError
 from orchestrator.evidence.gpu_watch import GpuWatch, Ours, Stamp
+from orchestrator.evidence.observer import Findings, Subject
 from orchestrator.evidence.process_watch import ProcessWatch
 from orchestrator.evidence.telemetry_log import TelemetryLog, foreign_total, listed_processes
 from orchestrator.ports import Clock, Container, ContainerUse, DeviceProbe, ProcessTable
 from orchestrator.storage.durable import storage_faults
-from orchestrator.storage.layout import NumberedFolder
-from orchestrator.storage.ledger import Reservation
 
 _NS = 1_000_000_000
 _LATE = 3
@@ -43,61 +38,12 @@ _SHORT = 12
 _SEALED = 0o600
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """Which container is looked at, how often, and where what is seen goes.
-
-    Attributes:
-        every: seconds from look to look.
-        tolerance: seconds for which somebody else may be on a GPU of the run.
-        gpus: the UUIDs of the run's devices.
-        commands: whether command lines may be kept: those of an evaluator may hold its data.
-        permitted: who else may be on a GPU of the run.
-    """
-
-    phase: Phase
-    path: Path
-    every: float
-    tolerance: float
-    gpus: tuple[str, ...] = ()
-    commands: bool = True
-    permitted: tuple[PermittedHolder, ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        phase: Phase,
-        folder: NumberedFolder,
-        task: TaskSpec,
-        held: Reservation | None = None,
-        permitted: tuple[PermittedHolder, ...] = (),
-    ) -> Self:
-        """Look at a phase's container by the task's own rules, and at the GPUs that are ours."""
-        return cls(
-            phase=phase,
-            path=folder.telemetry,
-            every=task.telemetry.every,
-            tolerance=task.gate.foreign_tolerance,
-            gpus=() if held is None else held.gpus,
-            commands=phase is not Phase.SCORE,
-            permitted=permitted,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What was found against the host, and the devices that nobody is to use from now on."""
-
-    host_facts: frozenset[HostFact] = frozenset()
-    signs: frozenset[Sign] = frozenset()
-    unusable: tuple[tuple[str, str], ...] = ()
-
-
 @dataclass(slots=True)
 class Look:
     """Looks at one container. One thread does; ``findings`` and ``every`` are for others to read.
 
     Attributes:
+        closed: set once nothing more is to be written, whoever is still looking.
         resumed_ns: when another supervisor started the container; None when this one did.
         findings: what was found against the host so far.
         every: seconds from one periodic row to the next.
@@ -108,6 +54,7 @@ class Look:
     clock: Clock
     table: ProcessTable
     probe: DeviceProbe
+    closed: threading.Event
     resumed_ns: int | None = None
     findings: Findings = field(default_factory=Findings)
     every: float = 0.0
@@ -117,7 +64,6 @@ class Look:
     _use: ContainerUse = field(default_factory=ContainerUse)
     _looked: float | None = None
     _late: bool = False
-    _closed: threading.Event = field(default_factory=threading.Event)
 
     def periodic(self) -> None:
         """Look at everything."""
@@ -161,8 +107,8 @@ class Look:
         self._judge()
 
     def close(self) -> None:
-        """Close the file for good, whoever is still looking."""
-        self._closed.set()
+        """Close the file for good."""
+        self.closed.set()
         if self._log is not None:
             self._log.close()
 
@@ -182,7 +128,7 @@ class Look:
         mode = 0o644 if subject.commands else _SEALED
         with storage_faults(subject.path):
             self._log = log = TelemetryLog(subject.path, subject.every, mode=mode)
-        if self._closed.is_set():
+        if self.closed.is_set():
             log.close()
         self.every = log.every
         self._processes = ProcessWatch(listed_processes(log.before), commands=subject.commands)

@@ -23,6 +23,7 @@ from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed
 from orchestrator.evidence.context import Context, Outcome, container_name, save
 from orchestrator.evidence.devices import require_devices
+from orchestrator.evidence.observer import Subject
 from orchestrator.evidence.requests import Action, Answer, Request, RequestBox
 from orchestrator.evidence.rooms import (
     HARNESS,
@@ -46,7 +47,6 @@ from orchestrator.evidence.taking import (
     take_at_the_end,
     violations,
 )
-from orchestrator.evidence.telemetry import Subject
 from orchestrator.evidence.transcript import Transcript
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Agent, Container

@@ -20,9 +20,9 @@ from orchestrator.evidence.apply import Applied, InvalidPatch, PatchDiffers, app
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.collect import Collected, collect_one, forged, published
 from orchestrator.evidence.context import Context, Outcome, container_name
+from orchestrator.evidence.observer import Subject
 from orchestrator.evidence.rooms import Rooms, harness_mounts, host_mounts, writable_mounts
 from orchestrator.evidence.supervise import Ending, Watch
-from orchestrator.evidence.telemetry import Subject
 from orchestrator.evidence.tree import encode_path
 from orchestrator.evidence.walk import remove_tree, reopen
 from orchestrator.lifecycle.machine import Event

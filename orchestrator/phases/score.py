@@ -29,9 +29,9 @@ from orchestrator.domain.records import (
 from orchestrator.domain.roles import DataRole, Phase, is_visible
 from orchestrator.errors import AssetMismatchError, InfrastructureError
 from orchestrator.evidence.context import Context, Outcome, load_json_size_capped, save
+from orchestrator.evidence.observer import Subject
 from orchestrator.evidence.oneshot import Check, Checked, make_logs
 from orchestrator.evidence.rooms import CONTROL_SIZE, Rooms
-from orchestrator.evidence.telemetry import Subject
 from orchestrator.evidence.tree import stat_identity, tree_digest
 from orchestrator.lifecycle.machine import Event
 from orchestrator.sandbox import script_argv

@@ -18,9 +18,9 @@ from orchestrator.domain.roles import DataRole, Phase
 from orchestrator.domain.task import BuiltinValidator, CommandValidator, Resources, TaskSpec
 from orchestrator.errors import InfrastructureError
 from orchestrator.evidence.context import Context, Outcome, load_json_size_capped, save
+from orchestrator.evidence.observer import Subject
 from orchestrator.evidence.oneshot import Check, Checked, make_logs
 from orchestrator.evidence.rooms import CONTROL_SIZE, HARNESS, Rooms, harness_mounts
-from orchestrator.evidence.telemetry import Subject
 from orchestrator.evidence.walk import remove_tree
 from orchestrator.lifecycle.machine import Event
 from orchestrator.sandbox import script_argv
