@@ -18,6 +18,7 @@ from receipts.errors import MalformedError
 from receipts.model import Strict, faults
 from receipts.reading import parse_json, read_file
 
+VERSION = 1
 MAX_FILE = 64 * 1024**2
 _CHECKPOINT = re.compile(r"checkpoint-[0-9]{1,12}")
 
@@ -131,8 +132,12 @@ def _summary_of(folder: Path) -> Path:
 def _parse(data: bytes) -> CommitRecord:
     if not data.strip():
         raise MalformedError("a bare marker that commits to nothing")
+    raw = parse_json(data)
+    version = raw.get("version", VERSION) if isinstance(raw, dict) else VERSION
+    if version != VERSION:
+        raise MalformedError(f"has version {version!r}; this reader knows version {VERSION} alone")
     try:
-        return CommitRecord.model_validate(parse_json(data))
+        return CommitRecord.model_validate(raw)
     except ValidationError as error:
         raise MalformedError(f"not a commit record: {faults(error)}") from error
 

@@ -6,8 +6,8 @@ import typer
 
 from orchestrator.cli import logging
 from orchestrator.cli.context import invocation
+from orchestrator.cli.folder import runs_folder
 from orchestrator.cli.render import emit, emit_json, table
-from orchestrator.config import Settings
 from orchestrator.errors import UsageError
 from orchestrator.storage.campaign import Campaign, CampaignRecord, CampaignView, read_campaign
 from orchestrator.storage.layout import RunsFolder
@@ -21,19 +21,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 def root(context: typer.Context, *, json: Json = False) -> None:
     """List everything that was registered in the runs folder, oldest first."""
     if context.invoked_subcommand is None:
-        _show(invocation(context).settings, json=json)
+        _show(runs_folder(context), json=json)
 
 
 @app.command()
 def show(context: typer.Context, *, json: Json = False) -> None:
     """List everything that was registered in the runs folder, oldest first."""
-    _show(invocation(context).settings, json=json)
+    _show(runs_folder(context), json=json)
 
 
 @app.command()
 def head(context: typer.Context, *, json: Json = False) -> None:
     """Print the head of the log, to be published where it cannot be changed."""
-    view = _read(invocation(context).settings)
+    view = _read(runs_folder(context))
     last = view.records[-1]
     if json:
         emit_json({"head": view.head, "seq": last.seq, "ts": last.ts})
@@ -44,26 +44,26 @@ def head(context: typer.Context, *, json: Json = False) -> None:
 @app.command()
 def close(context: typer.Context) -> None:
     """End the campaign: nothing more is registered in this runs folder. Prints the last head."""
-    call = invocation(context)
-    logging.configure(call)
-    _read(call.settings)
-    Campaign(RunsFolder(call.settings.runs).campaign, system_clock()).close()
-    emit(_read(call.settings).head)
+    runs = runs_folder(context)
+    _read(runs)
+    logging.configure(invocation(context))
+    Campaign(runs.campaign, system_clock()).close()
+    emit(_read(runs).head)
 
 
-def _read(settings: Settings) -> CampaignView:
-    path = RunsFolder(settings.runs).campaign
+def _read(runs: RunsFolder) -> CampaignView:
+    path = runs.campaign
     view = read_campaign(path)
     if not view.records:
         raise UsageError(
-            f"nothing was registered in {settings.runs}",
+            f"nothing was registered in {runs.root}",
             remedy="name the runs folder: --runs, or ORCH_RUNS",
         )
     return view
 
 
-def _show(settings: Settings, *, json: bool) -> None:
-    view = read_campaign(RunsFolder(settings.runs).campaign)
+def _show(runs: RunsFolder, *, json: bool) -> None:
+    view = read_campaign(runs.campaign)
     if json:
         emit_json(
             [

@@ -3,8 +3,6 @@
 They append nothing, repair nothing and judge nothing.
 """
 
-import contextlib
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -13,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.context import invocation
+from orchestrator.cli.folder import runs_folder
 from orchestrator.cli.render import emit, emit_json, pairs, table
 from orchestrator.errors import UsageError
 from orchestrator.report import lookup, words
@@ -24,9 +22,8 @@ from orchestrator.report.output import output_files, told
 from orchestrator.report.overview import Row, overview
 from orchestrator.report.story import Moment, tell
 from orchestrator.report.text import one_line
-from orchestrator.report.views import AttemptView, attempts, read, read_attempt
+from orchestrator.report.views import AttemptView, attempts, faults_below, read, read_attempt
 from orchestrator.storage.durable import folder_faults
-from orchestrator.storage.layout import RunsFolder
 from orchestrator.wiring import system_clock
 
 Id = Annotated[
@@ -40,7 +37,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 def status(context: typer.Context, *, json: Json = False) -> None:
     """List attempts with their state and best score."""
-    runs = _runs(context)
+    runs = runs_folder(context)
     rows = overview(attempts(runs), now=system_clock().utc())
     if json:
         emit_json([row.document() for row in rows])
@@ -54,7 +51,7 @@ def status(context: typer.Context, *, json: Json = False) -> None:
 
 def show(context: typer.Context, run: Id, *, json: Json = False) -> None:
     """Show everything known of one run."""
-    view = read(lookup.resolve(_runs(context), run))
+    view = read(lookup.resolve(runs_folder(context), run))
     if json:
         emit_json(document(view))
         return
@@ -72,13 +69,13 @@ def show(context: typer.Context, run: Id, *, json: Json = False) -> None:
 
 def lifecycle(context: typer.Context, run: Id, *, json: Json = False) -> None:
     """Tell the story of one run with its times."""
-    view = read(lookup.resolve(_runs(context), run))
+    view = read(lookup.resolve(runs_folder(context), run))
     story = tell(view)
     if json:
         emit_json([moment.document() for moment in story])
         return
     emit("\n".join(table(("time (UTC)", "elapsed", "run", "event", "what"), map(_told, story))))
-    for fault in view.faults:
+    for fault in faults_below(view):
         emit(one_line(f"fault: {fault}"))
 
 
@@ -92,7 +89,7 @@ def logs(
     json: Json = False,
 ) -> None:
     """Print what a run's container wrote."""
-    found = lookup.resolve(_runs(context), run)
+    found = lookup.resolve(runs_folder(context), run)
     files = output_files(found)
     if raw:
         _copy_raw(files)
@@ -109,7 +106,7 @@ def logs(
 
 def report(context: typer.Context, run: Id, *, json: Json = False) -> None:
     """Write an attempt's report as one HTML file."""
-    found = lookup.resolve(_runs(context), run)
+    found = lookup.resolve(runs_folder(context), run)
     view = read_attempt(lookup.attempt_of(found))
     folder = view.folder.analysis
     with folder_faults("the folder", folder, "copy the runs folder to where files can be made"):
@@ -118,19 +115,6 @@ def report(context: typer.Context, run: Id, *, json: Json = False) -> None:
         emit_json({"id": view.id, "report": str(path)})
     else:
         emit(str(path))
-
-
-def _runs(context: typer.Context) -> RunsFolder:
-    """Return the runs folder; one that is not there yet holds nothing.
-
-    Raises:
-        UsageError: it is no folder, or may not be read.
-    """
-    root = invocation(context).settings.runs
-    unusable = folder_faults("the runs folder", root, "name another: --runs, or ORCH_RUNS")
-    with unusable, contextlib.suppress(FileNotFoundError):
-        os.scandir(root).close()
-    return RunsFolder(root)
 
 
 def _told(moment: Moment) -> tuple[str, ...]:

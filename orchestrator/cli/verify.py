@@ -5,11 +5,10 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.context import invocation
+from orchestrator.cli.folder import runs_folder
 from orchestrator.cli.render import emit, emit_json
 from orchestrator.errors import Exit
 from orchestrator.report.lookup import resolve
-from orchestrator.storage.layout import RunsFolder
 from receipts.errors import KeyUnusableError
 from receipts.keys import load_public
 from receipts.verify import verify as check
@@ -41,7 +40,7 @@ def verify(
     """Check receipts offline, step by step, and say what each step proves."""
     folder = Path(run)
     if not folder.is_dir():
-        folder = resolve(RunsFolder(invocation(context).settings.runs), run).root
+        folder = resolve(runs_folder(context), run).root
     try:
         keys = tuple(load_public(path) for path in key or ())
     except KeyUnusableError as fault:

@@ -13,6 +13,8 @@ from orchestrator.domain.image import image_reference
 from orchestrator.domain.records import (
     Artifacts,
     AttemptPlan,
+    ConfigRecord,
+    GpuPlan,
     ImageRecord,
     Material,
     PhasePlan,
@@ -28,17 +30,38 @@ from orchestrator.evidence.context import Context
 from orchestrator.evidence.readable import require_readable
 from orchestrator.evidence.tree import manifest_of, tree_digest
 from orchestrator.lifecycle.machine import State, is_terminal
+from orchestrator.pipeline.gpus import gpu_relaxations, plan_gpus
+from orchestrator.report.lookup import attempt_of
 from orchestrator.storage.campaign import CampaignEvent, read_campaign
 from orchestrator.storage.journal import read_journal
-from orchestrator.storage.layout import AttemptFolder, ReplayFolder
+from orchestrator.storage.layout import (
+    AttemptFolder,
+    ConfigFolder,
+    ReplayFolder,
+    ScoringFolder,
+)
 from orchestrator.storage.pack import Pack, load_pack
 from orchestrator.storage.records import load
 
 NO_MODEL = "none"
 
 
+def config_of(folder: AttemptFolder | ReplayFolder | ScoringFolder) -> ConfigRecord:
+    """Read what a run measures.
+
+    Raises:
+        TaskPackError: it is missing, damaged, or of another version; nothing below it is ours.
+    """
+    return load(ConfigFolder(attempt_of(folder).root.parent).config, ConfigRecord)
+
+
 def pack_of(folder: AttemptFolder) -> Pack:
-    """Load the pack an attempt was made with, from where it was."""
+    """Load the pack an attempt was made with, from where it was.
+
+    Raises:
+        TaskPackError: it is faulty; or the attempt or its config is of another version.
+    """
+    config_of(folder)
     return load_pack(Path(load(folder.plan, AttemptPlan).pack))
 
 
@@ -173,13 +196,14 @@ def _common(
     """
     need = pack.spec.resources(phase)
     require_readable(ctx.harness, pack, ctx.users)
+    gpu = plan_gpus(ctx, pack.spec, seen)
     return {
         "run_id": uuid.uuid4().hex,
         "number": 0,
         "created": ctx.now(),
         "version": __version__,
         "official": official,
-        "relaxations": relaxations(ctx, need, official=official),
+        "relaxations": relaxations(ctx, need, gpu, official=official),
         "engine": ctx.engine_record(),
         "image": image_record(ctx, need.image),
         "resources": need,
@@ -187,6 +211,7 @@ def _common(
         "harness_digest": harness_digest(ctx),
         "runtime": ctx.isolation.runtime,
         "seccomp": ctx.isolation.digest,
+        "gpu": gpu,
     }
 
 
@@ -233,7 +258,9 @@ def materials(ctx: Context, pack: Pack, phases: tuple[Phase, ...]) -> dict[str, 
     }
 
 
-def relaxations(ctx: Context, need: Resources, *, official: bool) -> tuple[str, ...]:
+def relaxations(
+    ctx: Context, need: Resources, gpu: GpuPlan | None, *, official: bool
+) -> tuple[str, ...]:
     """List everything that keeps a run from being official.
 
     Raises:
@@ -250,6 +277,7 @@ def relaxations(ctx: Context, need: Resources, *, official: bool) -> tuple[str, 
         *([] if ctx.isolation.digest else ["engine applies no system call filter"]),
         *ctx.volumes.relaxations(),
         *ctx.views.relaxations(),
+        *gpu_relaxations(ctx, gpu),
     ]
     if official and found:
         raise UsageError(

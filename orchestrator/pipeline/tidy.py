@@ -16,7 +16,6 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from orchestrator.domain.records import ConfigRecord
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import InfrastructureError, OrchError, UsageError
 from orchestrator.evidence.context import Context
@@ -25,12 +24,12 @@ from orchestrator.evidence.walk import Visit, walk
 from orchestrator.lifecycle.machine import is_terminal
 from orchestrator.pipeline import drive, strays
 from orchestrator.pipeline.finish import ended_runs
+from orchestrator.pipeline.plans import config_of
 from orchestrator.pipeline.reconcile import HOSTS, VOLUMES, every_run, reconcile
 from orchestrator.ports import OldImages
 from orchestrator.report import lookup
 from orchestrator.storage.durable import unfinished
 from orchestrator.storage.journal import read_journal
-from orchestrator.storage.layout import ConfigFolder
 from orchestrator.storage.records import load
 from orchestrator.storage.supervisor import is_supervised, supervising
 from receipts.complete import Completeness, check
@@ -167,7 +166,7 @@ def _why_unfinished(folder: drive.RunFolder, ended: frozenset[str]) -> str:
         TaskPackError: one of its records cannot be read.
     """
     kind = drive.KINDS[type(folder)]
-    load(ConfigFolder(lookup.attempt_of(folder).root.parent).config, ConfigRecord)
+    config_of(folder)
     plan = load(folder.plan, strays.PLANS[type(folder)])
     state = read_journal(folder.journal, kind).state
     found = check(folder.complete)

@@ -11,11 +11,11 @@ from orchestrator.report.lookup import run_id
 from orchestrator.report.views import (
     AttemptView,
     ReplayView,
-    RunView,
     Score,
     contested_of,
     ending_reason,
     exit_facts_of,
+    faults_below,
     headline,
     reason_and_origin,
     score_of,
@@ -85,10 +85,7 @@ class Row:
 
     def faults(self) -> tuple[str, ...]:
         """What could not be read of the attempt, its replays and their scorings."""
-        parts: list[RunView] = [self.view]
-        for replay in self.view.replays:
-            parts += [replay, *replay.scorings]
-        return tuple(f"{part.id}: {fault}" for part in parts for fault in part.faults)
+        return faults_below(self.view)
 
     def _standing(self) -> str:
         reason, origin = reason_and_origin(self.view)

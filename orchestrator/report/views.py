@@ -244,6 +244,16 @@ def score_of(replay: ReplayView) -> Score | None:
     return Score(state_word(chosen), None, official, contested, ending_reason(chosen))
 
 
+def faults_below(view: RunView) -> tuple[str, ...]:
+    """List what could not be read of a run and of all that lies below it, each with its id."""
+    parts: list[RunView] = [view]
+    for replay in view.replays if isinstance(view, AttemptView) else ():
+        parts += [replay, *replay.scorings]
+    if isinstance(view, ReplayView):
+        parts += view.scorings
+    return tuple(f"{part.id}: {fault}" for part in parts for fault in part.faults)
+
+
 def state_word(view: RunView) -> str:
     """Name a run's state; without one it is ``unreadable`` or still ``unregistered``."""
     if view.journal.state is not None:

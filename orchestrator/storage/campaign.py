@@ -27,6 +27,7 @@ class CampaignEvent(StrEnum):
     CLOSED = "closed"
 
 
+_EVENTS = frozenset(CampaignEvent)
 _BEGINNINGS = frozenset(
     {
         CampaignEvent.ATTEMPT_REGISTERED,
@@ -65,7 +66,8 @@ def read_campaign(path: Path) -> CampaignView:
     """Read and check the whole log without writing; a missing file is an empty one.
 
     Raises:
-        TaskPackError: tampered, with the line.
+        TaskPackError: tampered, with the line; or another version wrote of an event that this one
+            does not know.
     """
     whole = chain.read_chain(path)
     records: list[CampaignRecord] = []
@@ -73,10 +75,9 @@ def read_campaign(path: Path) -> CampaignView:
     for number, entry in enumerate(whole.entries, start=1):
         if entry.id != _ID:
             raise chain.tampered(path, number, f"it belongs to {entry.id!r}")
-        try:
-            record = _record(entry)
-        except ValueError as error:
-            raise chain.tampered(path, number, str(error)) from error
+        if entry.event not in _EVENTS:
+            raise chain.unknown_event(path, number, entry.event)
+        record = _record(entry)
         if record.event is CampaignEvent.FINAL_MOUNTED:
             mounts += 1
             if record.data.get("count") != mounts:

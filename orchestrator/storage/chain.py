@@ -9,6 +9,7 @@ by the next writer; any other break is tampering.
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -78,16 +79,28 @@ def tampered(path: Path, line: int | None, what: str) -> TaskPackError:
     )
 
 
+def unknown_event(path: Path, line: int, event: str) -> TaskPackError:
+    """Say that a line, linked as it should be, tells of what only another version knows."""
+    return TaskPackError(
+        f"{path}:{line} has event {event[:80]!r}, which this orch does not know",
+        remedy="open it with the orch that wrote it; nothing was touched",
+    )
+
+
 def read_chain(path: Path) -> Chain:
     """Read and check a whole file without writing; a missing file is an empty chain.
 
     Raises:
-        TaskPackError: tampered, with the line.
+        TaskPackError: tampered, with the line; or no file that may be read.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise TaskPackError(f"{path} is not a regular file")
         data = path.read_bytes()
     except FileNotFoundError:
         return Chain((), START, torn=False)
+    except (NotADirectoryError, PermissionError) as error:
+        raise TaskPackError(f"{path} cannot be read: {error.strerror}") from error
     *lines, rest = data.split(b"\n")
     entries: list[Entry] = []
     head = START

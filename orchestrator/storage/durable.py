@@ -24,7 +24,10 @@ MAX_JSON = 64 * 1024**2
 BALLAST = 1024**2
 _STORAGE_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 _UNUSABLE = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP}
+    {
+        *(errno.EACCES, errno.EPERM, errno.EROFS),
+        *(errno.ENOTDIR, errno.ENOENT, errno.EEXIST, errno.ELOOP),
+    }
 )
 _UNFINISHED = ".tmp"
 _REMEDY = "free space on that file system (orch gc), then run the same command again"

@@ -15,6 +15,8 @@ from orchestrator.lifecycle.machine import (
 from orchestrator.ports import Clock
 from orchestrator.storage import chain
 
+_EVENTS = frozenset(Event)
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -56,7 +58,8 @@ def read_journal(path: Path, kind: RunKind) -> JournalView:
 
     Raises:
         TaskPackError: tampered, with the line: a gap, a wrong hash, a line that does not parse or
-            names another run, or an event that the transition table does not allow there.
+            names another run, or an event that the transition table does not allow there; or
+            another version wrote of an event that this one does not know.
     """
     whole = chain.read_chain(path)
     records: list[Record] = []
@@ -64,10 +67,12 @@ def read_journal(path: Path, kind: RunKind) -> JournalView:
     for number, entry in enumerate(whole.entries, start=1):
         if entry.id != whole.entries[0].id:
             raise chain.tampered(path, number, f"it belongs to {entry.id!r}")
+        if entry.event not in _EVENTS:
+            raise chain.unknown_event(path, number, entry.event)
         try:
             record = _record(entry)
             state = advance(kind, state, record.event, records)
-        except (ValueError, UnknownTransitionError) as error:
+        except UnknownTransitionError as error:
             raise chain.tampered(path, number, str(error)) from error
         records.append(record)
     return JournalView(tuple(records), state, whole.head, whole.torn)

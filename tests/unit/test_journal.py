@@ -119,13 +119,18 @@ def test_any_other_break_is_tampering_with_its_line(
             read()
 
 
-@pytest.mark.parametrize("event", ["gate_passed", "invented"])
-def test_a_rehashed_line_still_has_to_be_a_known_transition(path: Path, event: str) -> None:
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [("gate_passed", ": tampered: .*gate_passed"), ("invented", " has event 'invented', which")],
+)
+def test_a_rehashed_line_still_has_to_be_a_known_transition(
+    path: Path, event: str, says: str
+) -> None:
     first = path.read_bytes().splitlines()[0]
     fields = json.loads(path.read_bytes().splitlines()[1])
     second = json.dumps(fields | {"event": event}).encode()
     path.write_bytes(first + b"\n" + second + b"\n")
-    with pytest.raises(TaskPackError, match=f":2: tampered: .*{event}"):
+    with pytest.raises(TaskPackError, match=f":2{says}"):
         read_journal(path, KIND)
 
 
