@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from orchestrator.adapters.nvml import ACTIONS, NvmlProbe
 from orchestrator.adapters.nvml_child import PROCESS_LISTS, READERS
 from orchestrator.adapters.system_clock import SystemClock
-from orchestrator.domain.device import QUERIES, Need, Query
+from orchestrator.domain.device import MIG_QUERIES, QUERIES, Need, Query
 from orchestrator.errors import DeviceLostError, DeviceUnreadableError
 from tests.nvml.stand_in import DESKTOP, GIB, Code, Process, StandIn
 
@@ -338,3 +339,13 @@ def test_what_the_library_prints_is_no_answer(stand_in: StandIn, probe: NvmlProb
     stand_in.gpu("GPU-a")
     stand_in.chatter(UTILIZATION)
     assert probe.sample("GPU-a").utilization == 0
+
+
+def test_the_page_about_gpus_has_the_table_of_queries_and_every_action() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "gpus.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (\w+) \| .+ \|$", page, re.MULTILINE)
+    expected = [(query, QUERIES[query], MIG_QUERIES[query]) for query in Query]
+    assert sorted(rows) == sorted(expected)
+    assert all(
+        f"`{name}`" in page for name in ACTIONS if name not in {"NotFound", "InvalidArgument"}
+    )
