@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,28 @@ class Settings:
     def engine_address(self) -> str | None:
         """``DOCKER_HOST`` when set; None means the engine's default socket."""
         return os.environ.get("DOCKER_HOST") or None
+
+    @property
+    def file(self) -> Path:
+        """The user's settings of this host, ``orch.toml``; it need not exist."""
+        return self.home / "orch.toml"
+
+    def from_file(self) -> dict[str, Any]:
+        """Read ``orch.toml``; empty where there is none.
+
+        Raises:
+            UsageError: it cannot be read, or is no TOML; the message names the line.
+        """
+        import tomllib  # noqa: PLC0415 - few commands need it
+
+        try:
+            return tomllib.loads(self.file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as fault:
+            raise UsageError(
+                f"{self.file}: {fault}", remedy="see README, GPUs, or remove the file"
+            ) from fault
 
     @cached_property
     def wheels(self) -> Path:

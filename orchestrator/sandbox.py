@@ -39,6 +39,9 @@ _ENVIRONMENT: Mapping[str, str] = {
     "WANDB_MODE": "offline",
 }
 
+_VISIBLE_GPUS = "NVIDIA_VISIBLE_DEVICES"
+"""What NVIDIA's own runtime obeys; images of CUDA set it to all, and a task could."""
+
 KEEP_ALIVE = ("sleep", "infinity")
 """What an exploration's container runs; the agent's commands come as execs under another uid."""
 
@@ -158,6 +161,7 @@ def container_spec(
     isolation: Isolation = ENGINE_DEFAULT,
     cpuset: str = "",
     workdir: str = "/workspace",
+    gpus: tuple[str, ...] = (),
 ) -> ContainerSpec:
     """Assemble a hardened container: no network, no capabilities, read-only root, limits.
 
@@ -169,6 +173,7 @@ def container_spec(
         mounts: everything bound into it, assets included.
         env: the phase's variables, over the task's and ours.
         isolation: runtime and system call filter.
+        gpus: UUIDs of the devices it is given.
     """
     return ContainerSpec(
         name=name,
@@ -184,8 +189,9 @@ def container_spec(
         ),
         limits=limits_of(resources, cpuset),
         labels={**labels, PHASE_LABEL: phase.value},
-        env={**_ENVIRONMENT, **resources.env, **env},
+        env={**_ENVIRONMENT, **resources.env, **env, _VISIBLE_GPUS: ",".join(gpus) or "void"},
         read_only=resources.read_only,
+        gpu_uuids=gpus,
         runtime=isolation.runtime,
         seccomp=isolation.seccomp,
     )

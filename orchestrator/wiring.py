@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from orchestrator.sandbox import Isolation, Users
 if TYPE_CHECKING:
     from orchestrator.adapters.host_probe import HostProbe
     from orchestrator.adapters.image_builder import ImageBuilder
+    from orchestrator.domain.gate import PermittedHolder
     from orchestrator.evidence.context import Context
     from orchestrator.evidence.supervise import Beat, StopRequest
     from orchestrator.storage.device_locks import DeviceLocks
@@ -157,6 +159,30 @@ def queue(settings: Settings, say: Callable[[str], None]) -> "Queue":
     return Queue(_open_runs(settings.runs), system_clock(), say)
 
 
+def permitted_holders(settings: Settings) -> tuple["PermittedHolder", ...]:
+    """Read who may be on a GPU that is to be idle, with links in their paths followed.
+
+    Raises:
+        UsageError: ``orch.toml`` says something else than it can; the message names the key.
+    """
+    from pydantic import ValidationError
+
+    from orchestrator.domain.gate import GpuSettings
+
+    try:
+        found = GpuSettings.model_validate(settings.from_file().get("gpu", {})).permitted
+    except ValidationError as faults:
+        first = faults.errors()[0]
+        key = ".".join(map(str, ("gpu", *first["loc"])))
+        raise UsageError(
+            f"{settings.file}: {key}: {first['msg']}", remedy="see README, GPUs, for an example"
+        ) from faults
+    return tuple(
+        holder.model_copy(update={"executable": str(Path(holder.executable).resolve())})
+        for holder in found
+    )
+
+
 def context(
     settings: Settings,
     stop: "StopRequest",
@@ -207,4 +233,5 @@ def context(
         say=say,
         beat=beat,
         harness=bundled("harness"),
+        permitted=partial(permitted_holders, settings),
     )

@@ -104,12 +104,6 @@ class GpuSettings(Strict):
     permitted: tuple[PermittedHolder, ...] = ()
 
 
-class HostSettings(Strict):
-    """What ``orch.toml`` may hold."""
-
-    gpu: GpuSettings = GpuSettings()
-
-
 class HolderRecord(Strict):
     """A process that was seen on a device, as far as the host could tell."""
 

@@ -14,8 +14,17 @@ from typing_extensions import override
 
 from orchestrator.domain.attempt import Entry, SubmissionOrigin, TerminationReason
 from orchestrator.domain.checkpoint import ArtifactStatus
+from orchestrator.domain.gate import DeviceEvidence
 from orchestrator.domain.roles import DataRole, Phase
-from orchestrator.domain.task import Budget, Direction, Resources, Strict, TaskSpec
+from orchestrator.domain.task import (
+    Budget,
+    Direction,
+    GateSpec,
+    GpuSpec,
+    Resources,
+    Strict,
+    TaskSpec,
+)
 
 FileDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
@@ -67,6 +76,20 @@ class ConfigRecord(Strict):
     image: str
 
 
+class GpuPlan(Strict):
+    """Which GPUs a run may have. Devices go by UUID, whatever they were asked for by.
+
+    Attributes:
+        counts: how many each of the run's phases gets.
+        asked: what was asked for by name; empty where any that qualify will do.
+    """
+
+    counts: dict[Phase, int]
+    asked: tuple[str, ...] = ()
+    qualify: GpuSpec
+    gate: GateSpec
+
+
 class PhasePlan(Strict):
     """What every plan holds."""
 
@@ -87,6 +110,8 @@ class PhasePlan(Strict):
     """What runs the container, by the engine's own name for it."""
     seccomp: str = ""
     """``sha256:...`` of the system call filter; empty where the engine applies none."""
+    gpu: GpuPlan | None = None
+    """None where no phase of the run gets a GPU."""
     wall: float
 
     def image_of(self, phase: Phase) -> ImageRecord:  # noqa: ARG002 - a replay has two
@@ -205,6 +230,10 @@ class GateRecord(Strict):
     ended: str
     checks: tuple[GateCheck, ...]
     cpuset: str = ""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the devices that the run has."""
+    devices: DeviceEvidence | None = None
+    """What was seen of GPUs; None where none is asked for."""
     reason: str = ""
 
 

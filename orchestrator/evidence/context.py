@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ class Context:
     harness: Path
     permitted: Callable[[], tuple[PermittedHolder, ...]] = tuple
     """Who may be on a GPU that is to be idle, by this host's ``orch.toml``."""
-    asked: Asked = Asked()
+    asked: Asked = field(default_factory=Asked)
 
     def now(self) -> str:
         """Return the time for a record, UTC."""

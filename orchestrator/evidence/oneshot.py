@@ -18,6 +18,7 @@ from orchestrator.evidence.supervise import Ending
 from orchestrator.evidence.untrusted import read_untrusted
 from orchestrator.sandbox import asset_mounts, container_spec
 from orchestrator.storage.durable import make_folder
+from orchestrator.storage.ledger import Reservation
 
 MAX_OUTPUT = 1024 * 1024
 _NS = 1_000_000_000
@@ -56,7 +57,7 @@ class Check:
     argv: tuple[str, ...]
     mounts: tuple[Mount, ...]
     env: Mapping[str, str]
-    cpuset: str
+    held: Reservation
     output: str
     subject: Subject
     log_mode: int = 0o644
@@ -132,7 +133,8 @@ class Check:
             env=self.env,
             labels=ctx.labels(plan.run_id, plan.engine, deadline_ns),
             isolation=ctx.isolation.of(plan),
-            cpuset=self.cpuset,
+            cpuset=self.held.cpuset,
+            gpus=self.held.gpus[: self.resources.gpus],
             workdir="/",
         )
 

@@ -6,6 +6,7 @@ its workspace captured from outside and proven to round-trip, and only then is i
 
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from orchestrator.domain.attempt import SubmissionOrigin, TerminationReason
@@ -22,8 +23,8 @@ from orchestrator.evidence.apply import copy_pristine
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed
 from orchestrator.evidence.context import Context, Outcome, container_name, save
-from orchestrator.evidence.devices import require_devices
 from orchestrator.evidence.observer import Subject
+from orchestrator.evidence.ownership import claim_of, devices_of, owned, require_driver
 from orchestrator.evidence.requests import Action, Answer, Request, RequestBox
 from orchestrator.evidence.rooms import (
     HARNESS,
@@ -54,7 +55,7 @@ from orchestrator.sandbox import KEEP_ALIVE, asset_mounts, container_spec
 from orchestrator.storage.durable import write_file
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.layout import AttemptFolder
-from orchestrator.storage.ledger import Claim
+from orchestrator.storage.ledger import Reservation
 from orchestrator.storage.pack import Pack
 
 _NS = 1_000_000_000
@@ -87,17 +88,13 @@ def run(
         InterruptedByOperator: a person asked for a stop before it began.
         ContainerLeftRunning: asked twice.
     """
-    require_devices(ctx, plan)
-    need = plan.resources
-    claim = Claim(
-        run_id=plan.run_id,
-        phase=Phase.EXPLORE,
-        cpus=need.cpus,
-        memory=need.memory,
-        disk=3 * need.disk,  # /workspace, /out, and what is kept of a refused one
-        disk_folder=folder.root,
-    )
-    with ctx.ledger.reserve(claim) as held, Rooms(ctx, host_folder(folder)) as rooms:
+    need, phases = plan.resources, (Phase.EXPLORE,)
+    # /workspace, /out, and what is kept of a refused one.
+    claim = claim_of(plan, Phase.EXPLORE, 3 * need.disk, folder.root)
+    evidence = folder.gate if devices_of(plan, phases) else None
+    checks = partial(require_driver, ctx, plan, phases)
+    owning = owned(ctx, plan, phases, claim, checks, evidence)
+    with owning as held, Rooms(ctx, host_folder(folder)) as rooms:
         ctx.guard(folder.root, held)
         workspace = rooms.volume(folder.workspace, need.disk, "/workspace")
         rooms.volume(folder.out, need.disk, "/out")
@@ -117,9 +114,7 @@ def run(
             rooms=rooms,
             box=box,
             container=ctx.engine.create(
-                rooms.shield(
-                    spec(ctx, plan, pack, folder, deadline_ns=deadline_ns, cpuset=held.cpuset)
-                )
+                rooms.shield(spec(ctx, plan, pack, folder, deadline_ns=deadline_ns, held=held))
             ),
             deadline_ns=deadline_ns,
             text=text,
@@ -134,9 +129,9 @@ def spec(
     folder: AttemptFolder,
     *,
     deadline_ns: int,
-    cpuset: str,
+    held: Reservation | None,
 ) -> ContainerSpec:
-    """Describe the exploration's container; nothing is made."""
+    """Describe the exploration's container; nothing is made. ``held`` is None for a look."""
     return container_spec(
         name=container_name(Phase.EXPLORE, plan.run_id),
         phase=Phase.EXPLORE,
@@ -156,7 +151,8 @@ def spec(
         env=environment(plan),
         labels=ctx.labels(plan.run_id, plan.engine, deadline_ns),
         isolation=ctx.isolation.of(plan),
-        cpuset=cpuset,
+        cpuset="" if held is None else held.cpuset,
+        gpus=() if held is None else held.gpus[: plan.resources.gpus],
     )
 
 

@@ -1,48 +1,31 @@
 """The gate: what must hold before a formal run may start. A no is the machine's, never a score.
 
-Checked here: the engine answers, the image is the planned one, every asset's digest, and the
-host-wide reservation of CPUs, memory and disk. Every check is kept as evidence, also when refused.
+Checked here: the engine answers, the image is the planned one, every asset's digest; then, as
+nothing that takes long is left to do, CPUs, memory, disk and GPUs become the run's own, and the
+GPUs are proven idle (``evidence.ownership``). Every check is kept as evidence, also when refused.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
-from orchestrator.domain.records import GateCheck, GateRecord, ImageRecord, PhasePlan
+from orchestrator.domain.records import ImageRecord, PhasePlan
 from orchestrator.domain.roles import Phase, is_visible
 from orchestrator.errors import (
     AssetMismatchError,
     EngineUnavailableError,
     GateRefusedError,
-    OrchError,
     UsageError,
 )
-from orchestrator.evidence.context import Context, save
-from orchestrator.evidence.devices import require_devices
+from orchestrator.evidence.context import Context
+from orchestrator.evidence.ownership import Trail, claim_of, owned, require_driver
 from orchestrator.evidence.tree import tree_digest
-from orchestrator.storage.ledger import Claim, Reservation
+from orchestrator.storage.ledger import Reservation
 
 
-@dataclass(slots=True)
-class _Evidence:
-    checks: list[GateCheck] = field(default_factory=list)
-
-    def check(self, name: str, probe: Callable[[], str]) -> None:
-        """Run one check; its detail is what it found, its refusal what was wrong."""
-        try:
-            detail = probe()
-        except OrchError as refusal:
-            self.checks.append(GateCheck(name=name, passed=False, detail=str(refusal)))
-            raise
-        self.checks.append(GateCheck(name=name, passed=True, detail=detail))
-
-
-@contextmanager
 def passed(
     ctx: Context, plan: PhasePlan, phases: tuple[Phase, ...], evidence_path: Path, disk: int
-) -> Iterator[Reservation]:
+) -> AbstractContextManager[Reservation]:
     """Hold the gate open for a run: check, reserve, yield the reservation, release it.
 
     Args:
@@ -54,36 +37,19 @@ def passed(
         GateRefusedError: a check said no, in one sentence; nothing was started.
         AssetMismatchError: an asset is missing or changed.
     """
-    started = ctx.now()
-    evidence = _Evidence()
-    held: Reservation | None = None
-    reason = ""
-    with ExitStack() as stack:
-        try:
-            evidence.check("engine", lambda: _engine(ctx, plan))
-            for image in dict.fromkeys(plan.image_of(phase) for phase in phases):
-                evidence.check(f"image {image.reference}", partial(_image, ctx, image))
-            evidence.check("devices", lambda: require_devices(ctx, plan))
-            for path, material in sorted(plan.materials.items()):
-                if any(is_visible(material.role, p, frozenset(material.also)) for p in phases):
-                    ctx.stop.check(f"asset {path} was checked")
-                    evidence.check(f"asset {path}", partial(_asset, plan, path))
-            reserved = _reserve(ctx, plan, phases[0], evidence_path.parent, disk, evidence)
-            held = stack.enter_context(reserved)
-        except OrchError as refusal:
-            reason = str(refusal)
-            raise
-        finally:
-            record = GateRecord(
-                passed=held is not None,
-                started=started,
-                ended=ctx.now(),
-                checks=tuple(evidence.checks),
-                cpuset=held.cpuset if held is not None else "",
-                reason=reason,
-            )
-            save(evidence_path, record, replace=True)
-        yield held
+    claim = claim_of(plan, phases[0], disk, evidence_path.parent)
+
+    def checks(trail: Trail) -> None:
+        trail.check("engine", lambda: _engine(ctx, plan))
+        for image in dict.fromkeys(plan.image_of(phase) for phase in phases):
+            trail.check(f"image {image.reference}", partial(_image, ctx, image))
+        require_driver(ctx, plan, phases, trail)
+        for path, material in sorted(plan.materials.items()):
+            if any(is_visible(material.role, p, frozenset(material.also)) for p in phases):
+                ctx.stop.check(f"asset {path} was checked")
+                trail.check(f"asset {path}", partial(_asset, plan, path))
+
+    return owned(ctx, plan, phases, claim, checks, evidence_path)
 
 
 def _engine(ctx: Context, plan: PhasePlan) -> str:
@@ -126,25 +92,3 @@ def _asset(plan: PhasePlan, path: str) -> str:
             remedy="orch task prepare makes it again",
         )
     return found
-
-
-def _reserve(
-    ctx: Context, plan: PhasePlan, phase: Phase, folder: Path, disk: int, evidence: _Evidence
-) -> Reservation:
-    need = plan.resources
-    claim = Claim(
-        run_id=plan.run_id,
-        phase=phase,
-        cpus=need.cpus,
-        memory=need.memory,
-        disk=disk,
-        disk_folder=folder,
-    )
-    held: list[Reservation] = []
-
-    def reserve() -> str:
-        held.append(ctx.ledger.reserve(claim))
-        return f"cpus {held[0].cpuset}, memory {need.memory}, disk {disk}"
-
-    evidence.check("reservation", reserve)
-    return held[0]

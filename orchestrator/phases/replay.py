@@ -76,7 +76,7 @@ def run(
             journal.append(refusal.event, **refusal.data)
             return
         out = rooms.volume(folder.out, plan.resources.disk, "/out")
-        _conclude(replay, out, _start(replay, held.cpuset).run())
+        _conclude(replay, out, _start(replay, held).run())
 
 
 def resume(
@@ -179,13 +179,13 @@ def _lay_workspace(replay: _Replay, pack: Pack, workspace: Volume) -> Outcome | 
             return Outcome(Event.INVALID_PATCH, {"reason": found.reason})
 
 
-def _start(replay: _Replay, cpuset: str) -> Watch:
+def _start(replay: _Replay, held: Reservation) -> Watch:
     ctx, plan, rooms = replay.ctx, replay.plan, replay.rooms
     ctx.stop.check("the run began")
     deadline_ns = ctx.clock.boottime_ns() + int(plan.wall * _NS)
     rooms.deadline(deadline_ns, plan.wall)
     container = ctx.engine.create(
-        rooms.shield(spec(ctx, plan, replay.folder, deadline_ns=deadline_ns, cpuset=cpuset))
+        rooms.shield(spec(ctx, plan, replay.folder, deadline_ns=deadline_ns, held=held))
     )
     if not container.has_file(SHELL):
         container.remove()
@@ -225,9 +225,14 @@ def _watch(replay: _Replay, container: Container, deadline_ns: int, log: CappedL
 
 
 def spec(
-    ctx: Context, plan: ReplayPlan, folder: ReplayFolder, *, deadline_ns: int, cpuset: str
+    ctx: Context,
+    plan: ReplayPlan,
+    folder: ReplayFolder,
+    *,
+    deadline_ns: int,
+    held: Reservation | None,
 ) -> ContainerSpec:
-    """Describe the replay's container; nothing is made."""
+    """Describe the replay's container; nothing is made. ``held`` is None for a look."""
     return container_spec(
         name=container_name(Phase.REPLAY, plan.run_id),
         phase=Phase.REPLAY,
@@ -245,7 +250,8 @@ def spec(
         env=plan.env,
         labels=ctx.labels(plan.run_id, plan.engine, deadline_ns),
         isolation=ctx.isolation.of(plan),
-        cpuset=cpuset,
+        cpuset="" if held is None else held.cpuset,
+        gpus=() if held is None else held.gpus[: plan.resources.gpus],
     )
 
 

@@ -100,7 +100,7 @@ def run(
                 argv=script_argv(pack.spec.score.command, EVALUATOR),
                 mounts=(pack.script_mount(pack.spec.score.command, EVALUATOR),),
                 env={"ORCH_REFERENCE_RUN": "1"} if plan.reference_run else {},
-                cpuset=held.cpuset,
+                held=held,
                 output=OUTPUT,
                 subject=Subject.of(Phase.SCORE, folder, pack.spec, held),
                 log_mode=0o600,

@@ -151,7 +151,7 @@ def _check(
             "ORCH_ANCHOR": _anchor(plan),
             "ORCH_ALLOW_NONFINITE": "1" if pack.spec.validate_.allow_nonfinite else "0",
         },
-        cpuset=held.cpuset,
+        held=held,
         output=OUTPUT,
         subject=Subject.of(Phase.VALIDATE, folder, pack.spec, held),
     )

@@ -16,7 +16,7 @@ from orchestrator.storage.pack import Pack
 def of_explore(ctx: Context, pack: Pack, plan: AttemptPlan) -> dict[str, Any]:
     """Describe an exploration and the container it would run in."""
     folder = ctx.runs.config(plan.config).attempt(0)
-    spec = explore.spec(ctx, plan, pack, AttemptFolder(folder.root), deadline_ns=0, cpuset="")
+    spec = explore.spec(ctx, plan, pack, AttemptFolder(folder.root), deadline_ns=0, held=None)
     return {"plan": plan.model_dump(mode="json", by_alias=True), "container": container(spec)}
 
 
@@ -25,7 +25,7 @@ def of_replay(ctx: Context, attempt: AttemptFolder, *, official: bool) -> dict[s
     pack = pack_of(attempt)
     plan = plan_replay(ctx, attempt, pack, series=Series(), again="dry run", official=official)
     folder = ReplayFolder(attempt.root / "replay-000")
-    spec = replay.spec(ctx, plan, folder, deadline_ns=0, cpuset="")
+    spec = replay.spec(ctx, plan, folder, deadline_ns=0, held=None)
     return {"plan": plan.model_dump(mode="json", by_alias=True), "container": container(spec)}
 
 

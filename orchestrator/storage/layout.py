@@ -115,6 +115,11 @@ class AttemptFolder(NumberedFolder):
         return self.root / "transcript.jsonl"
 
     @property
+    def gate(self) -> Path:
+        """Written where the exploration has a GPU."""
+        return self.root / "gate.json"
+
+    @property
     def workspace(self) -> Path:
         return self.root / "workspace"
 

@@ -109,12 +109,19 @@ class Reservation:
         """The CPUs that are ours, as a list such as ``0-1,4``."""
         return cpu_list(self._held.cpus)
 
+    def add(self, devices: tuple[DeviceLock, ...]) -> None:
+        """Have devices released with the rest, and say that they are reserved."""
+        self._devices += devices
+        self._change(gpus=tuple(device.uuid for device in self._devices))
+
     def allocated(self, size: int) -> None:
         """Say that ``size`` bytes of the claimed disk are allocated, so they no longer count."""
+        self._change(disk=max(0, self._held.disk - size))
+
+    def _change(self, **what: int | tuple[str, ...]) -> None:
         if self._descriptor is None:
             raise ValueError(f"the reservation of {self._held.run_id} was released")
-        left = max(0, self._held.disk - size)
-        self._held = self._held.model_copy(update={"disk": left})
+        self._held = self._held.model_copy(update=what)
         with self._ledger.alone():
             _put(self._descriptor, self._path, self._held)
 
@@ -150,11 +157,8 @@ class Ledger:
         self._clock = clock
         self.devices = DeviceLocks(folder, clock, self.alone)
 
-    def reserve(self, claim: Claim, devices: tuple[DeviceLock, ...] = ()) -> Reservation:
+    def reserve(self, claim: Claim) -> Reservation:
         """Take what ``claim`` asks for, all or nothing, without waiting for others to end.
-
-        ``devices`` become the reservation's, to be released with it; refused, they stay the
-        caller's.
 
         Raises:
             GateRefusedError: it is not free, or is more than this host has; who holds it is said.
@@ -175,9 +179,8 @@ class Ledger:
                 memory=claim.memory,
                 disk=claim.disk,
                 device=_existing(claim.disk_folder).stat().st_dev,
-                gpus=tuple(device.uuid for device in devices),
             )
-            return self._take(held, devices)
+            return self._take(held)
 
     def inherit(self, descriptors: Iterable[int]) -> Reservation:
         """Make a reservation again from what this process inherited of its holder.
@@ -242,7 +245,7 @@ class Ledger:
         for folder in reversed(missing):
             durable.make_folder(folder, mode=_FOLDER_MODE, exist_ok=True)
 
-    def _take(self, held: Held, devices: tuple[DeviceLock, ...]) -> Reservation:
+    def _take(self, held: Held) -> Reservation:
         path = self._folder / f"{secrets.token_hex(8)}{_SUFFIX}"
         with durable.storage_faults(path):
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -255,7 +258,7 @@ class Ledger:
                 os.close(descriptor)
                 path.unlink()
                 raise
-        return Reservation(self, path, descriptor, held, devices)
+        return Reservation(self, path, descriptor, held)
 
     def _live(self, *, sweep: bool) -> tuple[Held, ...]:
         found = (_look(path, sweep=sweep) for path in self._folder.glob(f"*{_SUFFIX}"))

@@ -9,15 +9,18 @@ import pytest
 
 from orchestrator.adapters.fake_clock import FakeClock
 from orchestrator.adapters.in_memory import InMemoryEngine
-from orchestrator.domain.records import EngineRecord, ImageRecord, Material, PhasePlan
+from orchestrator.adapters.in_memory_devices import InMemoryDevices
+from orchestrator.domain.gate import Asked
+from orchestrator.domain.records import EngineRecord, GpuPlan, ImageRecord, Material, PhasePlan
 from orchestrator.domain.roles import DataRole, Phase
-from orchestrator.domain.task import Resources
+from orchestrator.domain.task import GateSpec, GpuSpec, Resources
 from orchestrator.errors import (
     AssetMismatchError,
     GateRefusedError,
     InterruptedByOperator,
     StorageFullError,
 )
+from orchestrator.evidence import ownership
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.supervise import StopRequest
 from orchestrator.evidence.tree import tree_digest
@@ -34,6 +37,7 @@ class Bench:
         self.engine = InMemoryEngine(images={"image": {"/bin/bash": b"#!"}}, clock=self.clock)
         self.ledger = Ledger(folder / "host", Capacity(1, 1 << 30), self.clock)
         self.stop = StopRequest()
+        self.devices = InMemoryDevices(self.clock)
         self.evidence = folder / "gate.json"
         self.assets = {
             name: self._asset(name, role)
@@ -66,7 +70,9 @@ class Bench:
                 engine=self.engine,
                 ledger=self.ledger,
                 stop=self.stop,
-                devices=SimpleNamespace(devices=tuple),
+                devices=self.devices,
+                clock=self.clock,
+                asked=Asked(),
                 engine_record=record,
                 now=lambda: self.clock.utc().isoformat(),
             ),
@@ -124,7 +130,6 @@ def test_an_open_gate_holds_a_reservation_and_lets_it_go(bench: Bench) -> None:
     assert [check["name"] for check in record["checks"]] == [
         "engine",
         "image image",
-        "devices",
         "asset data/train",
         "reservation",
     ]
@@ -143,7 +148,7 @@ def test_evidence_that_cannot_be_kept_gives_the_reservation_back(
     def full(*_: Any, **__: Any) -> None:
         raise StorageFullError("full")
 
-    monkeypatch.setattr(gate, "save", full)
+    monkeypatch.setattr(ownership, "save", full)
     with pytest.raises(StorageFullError), bench.open(bench.plan()):
         pytest.fail("the gate is open")
     assert bench.ledger.held() == ()
@@ -167,8 +172,10 @@ def test_another_image_under_the_same_name_is_refused(bench: Bench) -> None:
 
 
 def test_a_device_that_nobody_can_prove_is_refused(bench: Bench) -> None:
-    need = bench.plan().resources.model_copy(update={"gpus": 1})
-    bench.refused(bench.plan(resources=need), GateRefusedError)
+    gpu = GpuPlan(counts={Phase.REPLAY: 1}, qualify=GpuSpec(), gate=GateSpec())
+    record = bench.refused(bench.plan(gpu=gpu), GateRefusedError)
+    assert record["checks"][-1]["name"] == "GPU driver"
+    assert record["reason"].startswith("gpu_absent: the task asks for 1 GPU(s)")
 
 
 def test_a_missing_or_changed_asset_is_refused_before_anything_is_held(bench: Bench) -> None:

@@ -234,7 +234,8 @@ def test_a_child_that_inherits_the_locks_has_the_reservation_after_its_holders_d
     ledger.make_folder()
     taken = ledger.devices.take("GPU-1/a", "run-a", Phase.REPLAY)
     assert isinstance(taken, DeviceLock)
-    held = ledger.reserve(_claim(tmp_path, cpus=2), (taken,))
+    held = ledger.reserve(_claim(tmp_path, cpus=2))
+    held.add((taken,))
     assert len(held.descriptors) == 2
     words = [sys.executable, "-c", _HEIR, tmp_path / "host" / "ledger", *held.descriptors]
     with subprocess.Popen(
