@@ -34,6 +34,10 @@ class InMemoryProcesses(ProcessTable):
         return self._processes.get(pid, ProcessFacts(pid))
 
     @override
+    def pids_of(self, container_id: str) -> frozenset[int]:
+        return frozenset(process.pid for process in self.of_container(container_id))
+
+    @override
     def of_container(self, container_id: str) -> tuple[ProcessFacts, ...]:
         return tuple(
             process

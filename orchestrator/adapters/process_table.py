@@ -61,14 +61,19 @@ class HostProcesses(ProcessTable):
         return self._read(pid) or ProcessFacts(pid)
 
     @override
-    def of_container(self, container_id: str) -> tuple[ProcessFacts, ...]:
+    def pids_of(self, container_id: str) -> frozenset[int]:
         folder = self._folder(container_id)
         if folder is None:
-            return ()
+            return frozenset()
         groups = (Path(place) for place, _, _ in os.walk(folder))  # an engine may make some below
-        pids = {int(pid) for group in groups for pid in _text(group / "cgroup.procs").split()}
-        pids.discard(0)  # how a process that this pid namespace does not see is listed
-        found = (self._read(pid) for pid in sorted(pids))
+        pids = (int(pid) for group in groups for pid in _text(group / "cgroup.procs").split())
+        return frozenset(pids) - {
+            0
+        }  # which is how one that our pid namespace cannot name is listed
+
+    @override
+    def of_container(self, container_id: str) -> tuple[ProcessFacts, ...]:
+        found = (self._read(pid) for pid in sorted(self.pids_of(container_id)))
         return tuple(facts for facts in found if facts is not None)
 
     def _read(self, pid: int) -> ProcessFacts | None:

@@ -29,7 +29,9 @@ LAST_LOOK = 15.0
 _NS = 1_000_000_000
 _FIRST_NS = _NS // 4
 """A young container is looked at after so long, then after twice as long, up to the rate."""
-_BETWEEN_NS = _NS // 5
+_BETWEEN_NS = _NS // 10
+_SHARE = 50
+"""Looking for processes that come and go may take one part in so many of the time."""
 _LOG = logging.getLogger("orch")
 
 
@@ -41,6 +43,8 @@ class Subject:
         every: seconds from look to look.
         tolerance: seconds for which somebody else may be on a GPU of the run.
         gpus: the UUIDs of the run's devices.
+        watchful: whether processes are looked for as soon as others are there than before, so that
+            what an agent ran, and what it left running, is known.
         commands: whether command lines may be kept: those of an evaluator may hold its data.
         permitted: who else may be on a GPU of the run.
     """
@@ -50,6 +54,7 @@ class Subject:
     every: float
     tolerance: float
     gpus: tuple[str, ...] = ()
+    watchful: bool = False
     commands: bool = True
     permitted: tuple[PermittedHolder, ...] = ()
 
@@ -69,6 +74,7 @@ class Subject:
             every=task.telemetry.every,
             tolerance=task.gate.foreign_tolerance,
             gpus=() if held is None else held.gpus,
+            watchful=phase is Phase.EXPLORE,
             commands=phase is not Phase.SCORE,
             permitted=permitted,
         )
@@ -131,12 +137,8 @@ class Observer:
             thinned = 0.0 if self._look is None else self._look.every
             rate_ns = int(max(self._subject.every, thinned) * _NS)
             self._wait_ns = min(2 * self._wait_ns, rate_ns)
-
-    def nudge(self) -> None:
-        """Have the processes looked at, now that some have begun or ended; any thread may."""
-        now_ns = self._clock.boottime_ns()
-        if now_ns >= self._not_before_ns and self._ask(Wish.PROCESSES):
-            self._not_before_ns = now_ns + _BETWEEN_NS
+        elif self._subject.watchful and now_ns >= self._not_before_ns:
+            self._ask(Wish.PROCESSES)
 
     @property
     def host_facts(self) -> frozenset[HostFact]:
@@ -249,6 +251,9 @@ class Observer:
             case Wish.ALL:
                 self._look.periodic()
             case Wish.PROCESSES:
+                began_ns = self._clock.boottime_ns()
                 self._look.processes()
+                ended_ns = self._clock.boottime_ns()
+                self._not_before_ns = ended_ns + max(_BETWEEN_NS, _SHARE * (ended_ns - began_ns))
             case Wish.LAST:
                 self._look.last()

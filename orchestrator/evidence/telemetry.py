@@ -62,6 +62,7 @@ class Look:
     _processes: ProcessWatch | None = None
     _gpus: GpuWatch | None = None
     _use: ContainerUse = field(default_factory=ContainerUse)
+    _pids: frozenset[int] = frozenset()
     _looked: float | None = None
     _late: bool = False
 
@@ -85,8 +86,9 @@ class Look:
         self._judge()
 
     def processes(self) -> None:
-        """Look at the processes alone."""
-        self._look_at_processes(self._stamp())
+        """Look at the processes alone, if there are others than at the look before."""
+        if self.table.pids_of(self.container.id) != self._pids:
+            self._look_at_processes(self._stamp())
 
     def last(self) -> None:
         """Look once more at what is left with the container ended, and close the file."""
@@ -178,6 +180,7 @@ class Look:
 
     def _look_at_processes(self, stamp: Stamp) -> tuple[ProcessFacts, ...]:
         found = self.table.of_container(self.container.id)
+        self._pids = frozenset(process.pid for process in found)
         if self._processes is not None:
             changes = self._processes.look(found, stamp.at)
             if changes:

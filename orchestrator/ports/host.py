@@ -182,6 +182,10 @@ class ProcessTable(Protocol):
         """Describe one process; one that is gone has nothing but its pid."""
         ...
 
+    def pids_of(self, container_id: str) -> frozenset[int]:
+        """Name the processes of ``of_container``, which takes a hundred times as long."""
+        ...
+
     def of_container(self, container_id: str) -> tuple[ProcessFacts, ...]:
         """Describe every process whose control group is, or lies below, the container's."""
         ...

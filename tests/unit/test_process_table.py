@@ -141,6 +141,7 @@ def test_the_processes_of_a_container(tmp_path: Path, group: str) -> None:
     _listing(tmp_path, f"{group}/below", 9)
     found = HostProcesses(tmp_path).of_container(OURS)
     assert [process.pid for process in found] == [7, 8, 9]
+    assert HostProcesses(tmp_path).pids_of(OURS) == {7, 8, 9, 12}
 
 
 def test_a_container_that_is_not_there_has_no_processes(tmp_path: Path) -> None:
@@ -222,12 +223,14 @@ def test_both_tables_keep_the_contract(kind: str) -> None:
     assert table.facts(os.getpid()).ppid == os.getppid()
     assert table.facts(2**31 - 1) == ProcessFacts(2**31 - 1)
     assert table.of_container(OTHER) == ()
+    assert table.pids_of(OTHER) == frozenset()
 
 
 def test_the_table_in_memory_changes_as_told() -> None:
     table = InMemoryProcesses()
     table.add(ProcessFacts(8, container=OURS), ProcessFacts(7, container=OURS), ProcessFacts(9))
     assert [p.pid for p in table.of_container(OURS)] == [7, 8]
+    assert table.pids_of(OURS) == {7, 8}
     table.add(ProcessFacts(7, container=OURS, ended=True))
     assert table.of_container(OURS)[0].ended
     table.end(7, 12)
