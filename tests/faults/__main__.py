@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from orchestrator.config import Settings
@@ -48,9 +48,8 @@ def campaign(bench: Bench, eye: Eye, result: Result, cases: Sequence[Case]) -> I
         try:
             for done in as_completed(waiting):
                 yield done.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        finally:
+            pool.shutdown(cancel_futures=True)  # those that run come to their end and tidy up
 
 
 def every_case(points: Sequence[Point]) -> list[Case]:
@@ -73,6 +72,13 @@ def table(verdicts: Sequence[Verdict]) -> str:
     return "\n".join(lines)
 
 
+def _tell(verdict: Verdict, count: str) -> None:
+    if verdict.problems:
+        print(story_of(verdict))
+    word = "FAILED" if verdict.problems else "held"
+    print(f"{count} {word} {verdict.seconds:.1f} s {verdict.case}", flush=True)
+
+
 def main() -> int:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
@@ -84,7 +90,7 @@ def main() -> int:
         raise SystemExit("the campaign fills disks and mounts volumes: run it as root")
     began = time.monotonic()
     verdicts: list[Verdict] = []
-    with prepared() as (bench, eye, result):
+    with prepared() as (bench, eye, result), suppress(KeyboardInterrupt):
         cases = asked.only or [
             case
             for case in every_case(result.points)
@@ -93,13 +99,7 @@ def main() -> int:
         ]
         for verdict in campaign(bench, eye, result, cases):
             verdicts.append(verdict)
-            if verdict.problems:
-                print(story_of(verdict))
-            word = "FAILED" if verdict.problems else "held"
-            print(
-                f"{len(verdicts)}/{len(cases)} {word} {verdict.seconds:.1f} s {verdict.case}",
-                flush=True,
-            )
+            _tell(verdict, f"{len(verdicts)}/{len(cases)}")
     failed = [verdict for verdict in verdicts if verdict.problems]
     print(f"\n{table(verdicts)}\n")
     took = time.monotonic() - began

@@ -22,7 +22,7 @@ GOOD: Mapping[RunKind, str] = MappingProxyType(
 MACHINE = "infrastructure"
 PERSON = "operator"
 
-_ORDER: Mapping[RunKind, tuple[str, ...]] = MappingProxyType(
+ORDER: Mapping[RunKind, tuple[str, ...]] = MappingProxyType(
     {
         RunKind.ATTEMPT: ("registered", "explore_started", "exploring", "captured", "submitted"),
         RunKind.REPLAY: (
@@ -35,6 +35,7 @@ _ORDER: Mapping[RunKind, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
+"""The points of each kind of run, in order."""
 _BOUNDARY: Mapping[RunKind, tuple[str, When]] = MappingProxyType(
     {
         RunKind.ATTEMPT: ("captured", When.BEFORE),
@@ -46,7 +47,7 @@ _SIDES = (When.BEFORE, When.DURING, When.AFTER)
 
 
 def _place(kind: RunKind, event: str, when: When) -> tuple[int, int]:
-    return _ORDER[kind].index(event), _SIDES.index(when)
+    return ORDER[kind].index(event), _SIDES.index(when)
 
 
 def is_settled(point: Point) -> bool:
@@ -82,8 +83,8 @@ def allowed(case: Case) -> frozenset[str]:
         case Fault.KILL9 | Fault.KILL9_BOTH:
             return good if is_settled(point) else frozenset({MACHINE})
         case Fault.SIGTERM:
-            # A stop that comes when the run is about to end by itself may come too late.
-            return good | {PERSON} if is_settled(point) else frozenset({PERSON, *_late(point)})
+            late = is_settled(point) or (point.kind, point.event) in _SOON
+            return good | {PERSON} if late else frozenset({PERSON})
         case Fault.ENGINE_CUT | Fault.ENOSPC | Fault.DISK_FULL | Fault.EIO:
             return good | {MACHINE}
         case Fault.REMOVED:
@@ -91,10 +92,12 @@ def allowed(case: Case) -> frozenset[str]:
             return frozenset({MACHINE}) if lost else good
 
 
-def _late(point: Point) -> frozenset[str]:
-    """A scripted agent and a short scoring may be done within the time that a stop is given."""
-    soon = {(RunKind.ATTEMPT, "exploring"), (RunKind.SCORING, "scored")}
-    return frozenset({GOOD[point.kind]}) if (point.kind, point.event) in soon else frozenset()
+_SOON = {
+    (RunKind.ATTEMPT, "explore_started"),
+    (RunKind.ATTEMPT, "exploring"),
+    (RunKind.SCORING, "scored"),
+}
+"""Where what runs may be done within the time that a stop is given."""
 
 
 _CODES: Mapping[Fault, frozenset[int]] = MappingProxyType(

@@ -8,6 +8,7 @@ event of a name is ``EVENT#2``. ``before`` is right before the event is written 
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from orchestrator.domain.attempt import RunKind
 
@@ -79,6 +80,7 @@ class Case:
         return f"{self.fault}@{self.point}"
 
 
+_Named = TypeVar("_Named", bound=StrEnum)
 _POINT = re.compile(r"(\w+):(\w+?)(?:#(\d+))?:(\w+)")
 
 
@@ -92,7 +94,7 @@ def read_point(text: str) -> Point:
     if match is None:
         raise ValueError(f"{text!r} is not KIND:EVENT:WHEN")
     kind, event, number, when = match.groups()
-    return Point(RunKind(kind), event, int(number or 1), When(when))
+    return Point(_named(RunKind, kind), event, int(number or 1), _named(When, when))
 
 
 def read_case(text: str) -> Case:
@@ -104,4 +106,11 @@ def read_case(text: str) -> Case:
     fault, at, point = text.partition("@")
     if not at:
         raise ValueError(f"{text!r} is not FAULT@KIND:EVENT:WHEN")
-    return Case(Fault(fault), read_point(point))
+    return Case(_named(Fault, fault), read_point(point))
+
+
+def _named(kind: type[_Named], text: str) -> _Named:
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not one of {', '.join(kind)}") from error
