@@ -23,6 +23,9 @@ _REGISTERED: Mapping[str, Kind] = MappingProxyType(
         "scoring_registered": Kind.SCORING,
     }
 )
+_EVENTS = frozenset(_REGISTERED) | {
+    *("series_declared", "final_mounted", "head", "ended", "corrected", "closed")
+}
 _ONE_DRAW: Mapping[str, tuple[tuple[str, ...], frozenset[str]]] = MappingProxyType(
     {
         "replay_registered": (("attempt_id", "series"), frozenset({"terminal_behavior"})),
@@ -139,6 +142,10 @@ def check_campaign(found: Found, wanted: Wanted, report: Report) -> None:
         report.fault(Step.CAMPAIGN, path, journal.fault)
     if journal.torn:
         report.note(path, "its last line was cut off while being written; it counts for nothing")
+    for number, line in enumerate(journal.lines, start=1):
+        if line.event not in _EVENTS:
+            known = "which this verifier does not know: nothing was made of it"
+            report.note(path, f"line {number} has event {line.event[:80]!r}, {known}")
     log = _sorted(path, journal, report)
     _check_drawn_once(path, log, report)
     for run in found.runs:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from pathlib import Path
 
 import typer
 
@@ -11,12 +12,16 @@ from orchestrator.storage.layout import RunsFolder
 
 
 def runs_folder(context: typer.Context) -> RunsFolder:
-    """Return the runs folder; one that is not there yet holds nothing.
+    """Return the runs folder of this call, as ``readable`` does."""
+    return readable(invocation(context).settings.runs)
+
+
+def readable(root: Path) -> RunsFolder:
+    """Return a runs folder; one that is not there yet holds nothing.
 
     Raises:
         UsageError: it is no folder, or may not be read.
     """
-    root = invocation(context).settings.runs
     unusable = folder_faults("the runs folder", root, "name another: --runs, or ORCH_RUNS")
     with unusable, contextlib.suppress(FileNotFoundError):
         os.scandir(root).close()

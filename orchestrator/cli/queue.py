@@ -12,6 +12,7 @@ import typer
 from orchestrator import wiring
 from orchestrator.cli import logging
 from orchestrator.cli.context import invocation
+from orchestrator.cli.folder import readable
 from orchestrator.cli.progress import Progress, asked, heeding
 from orchestrator.cli.render import Stream, emit, emit_json, table
 from orchestrator.config import Settings
@@ -178,7 +179,7 @@ def _queue(settings: Settings) -> Queue:
 
 
 def _list(settings: Settings, status: Sequence[JobStatus], *, json: bool) -> None:
-    runs = RunsFolder(settings.runs)
+    runs = readable(settings.runs)
     view = Queue(runs, wiring.system_clock(), lambda _: None).read()
     jobs = [job for job in view.jobs if not status or job.status in status]
     if json:

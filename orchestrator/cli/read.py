@@ -13,7 +13,7 @@ import typer
 
 from orchestrator.cli.folder import runs_folder
 from orchestrator.cli.render import emit, emit_json, pairs, table
-from orchestrator.errors import UsageError
+from orchestrator.errors import TaskPackError, UsageError
 from orchestrator.report import lookup, words
 from orchestrator.report.documents import document
 from orchestrator.report.facts import next_command, sections
@@ -108,6 +108,11 @@ def report(context: typer.Context, run: Id, *, json: Json = False) -> None:
     """Write an attempt's report as one HTML file."""
     found = lookup.resolve(runs_folder(context), run)
     view = read_attempt(lookup.attempt_of(found))
+    if view.plan is None or view.journal.state is None:
+        raise TaskPackError(
+            f"there is nothing to report of {view.id}: {'; '.join(view.faults)}",
+            remedy="nothing was touched; orch show prints what can be read",
+        )
     folder = view.folder.analysis
     with folder_faults("the folder", folder, "copy the runs folder to where files can be made"):
         path = write_report(view, now=system_clock().utc())
