@@ -32,6 +32,7 @@ def main(root: str, inherited: str, adopter: list[str]) -> None:
         adopter: the adopter's command line, without what it inherits.
     """
     os.chdir("/")
+    _close_others({0, 1, 2, *_numbers(inherited)})
     delay, since, written = FIRST_DELAY, 0, -1
     while (lock := _locked(root)) is not None:
         if written != (now := _written(root)):  # else the last adopter did not get so far
@@ -45,6 +46,16 @@ def main(root: str, inherited: str, adopter: list[str]) -> None:
             return
         os.close(lock)
         delay = min(2 * delay, LAST_DELAY)
+
+
+def _close_others(keep: set[int]) -> None:
+    """Let go of what our starter had been handed itself: a pipe of its caller's, say."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number not in keep:
+            try:
+                os.close(number)
+            except OSError:  # the one that listed them
+                continue
 
 
 def _locked(root: str) -> int | None:
