@@ -90,6 +90,11 @@ class ProcessWatch:
             self._known[key] = _Known(process, at, listed)
         return Differences(tuple(started), tuple(changed), tuple(ended), unlisted)
 
+    def still(self, at: float) -> None:
+        """Take note that those of the look before are still there."""
+        for known in self._known.values():
+            known.seen = at
+
     def _may_list(self, most: int) -> bool:
         if self._listed >= most:
             return False

@@ -63,6 +63,7 @@ class Look:
     _gpus: GpuWatch | None = None
     _use: ContainerUse = field(default_factory=ContainerUse)
     _pids: frozenset[int] = frozenset()
+    _young: bool = False
     _looked: float | None = None
     _late: bool = False
 
@@ -86,9 +87,15 @@ class Look:
         self._judge()
 
     def processes(self) -> None:
-        """Look at the processes alone, if there are others than at the look before."""
-        if self.table.pids_of(self.container.id) != self._pids:
-            self._look_at_processes(self._stamp())
+        """Look at the processes alone, if there are others than at the look before.
+
+        One that has just been started may be about to run something else, and is seen twice.
+        """
+        stamp = self._stamp()
+        if self._young or self.table.pids_of(self.container.id) != self._pids:
+            self._look_at_processes(stamp)
+        elif self._processes is not None:
+            self._processes.still(stamp.at)
 
     def last(self) -> None:
         """Look once more at what is left with the container ended, and close the file."""
@@ -183,6 +190,7 @@ class Look:
         self._pids = frozenset(process.pid for process in found)
         if self._processes is not None:
             changes = self._processes.look(found, stamp.at)
+            self._young = bool(changes.started)
             if changes:
                 self._add(
                     Processes(

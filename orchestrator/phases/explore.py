@@ -14,11 +14,7 @@ from orchestrator.domain.container import ContainerSpec, Mount
 from orchestrator.domain.outcome import StopReason
 from orchestrator.domain.records import AttemptPlan
 from orchestrator.domain.roles import Phase
-from orchestrator.errors import (
-    ContainerLostError,
-    EngineUnavailableError,
-    InfrastructureError,
-)
+from orchestrator.errors import ContainerLostError, EngineUnavailableError, InfrastructureError
 from orchestrator.evidence.apply import copy_pristine
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed
@@ -63,7 +59,6 @@ _READING_NS = 2 * _NS
 _FREE_REFUSALS = 20
 _SPACING_NS = 10 * _NS
 _SCRIPTS = ("timer.sh", "submit.sh", "no_candidate.sh", "fast_eval.sh", "request.py")
-
 _BY_STOP = {StopReason.DEADLINE: TerminationReason.PHASE_DEADLINE}
 _ORIGIN = {
     TerminationReason.AGENT_EXPLICIT_SUBMIT: SubmissionOrigin.AGENT,
@@ -243,6 +238,7 @@ class _Exploration:
         finally:
             self.stopping.set()
         worker.join(timeout=30)
+        self._note_orphans()
         return self._outcome(ending)
 
     def _session(self, transcript: Transcript) -> ContainerSession:
@@ -266,6 +262,11 @@ class _Exploration:
             self.agent.run(session)
         except BaseException as failure:  # noqa: BLE001 - handed over, not swallowed
             self.failure = failure
+
+    def _note_orphans(self) -> None:
+        from orchestrator.evidence.orphans import note_orphans  # noqa: PLC0415 - needed here alone
+
+        note_orphans(self.journal, self.folder.telemetry)
 
     def _note_leftover(self, command: str, pids: tuple[int, ...]) -> None:
         self.journal.append(
