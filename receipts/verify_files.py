@@ -9,7 +9,7 @@ from receipts.errors import MalformedError
 from receipts.reading import read_file
 from receipts.statement import PhaseName
 from receipts.tree import MAX_BYTES, MAX_ENTRIES, identity_of, tree_identity
-from receipts.verify_model import Kind, Receipt, Report, Run, Step
+from receipts.verify_model import Receipt, Report, Run, Step
 from receipts.verify_records import (
     MAX_RECORD,
     Artifacts,
@@ -24,15 +24,18 @@ MAX_PATCH = 256 * 1024**2
 _CHECKPOINT = re.compile(r"checkpoints/(checkpoint-[0-9]{1,12})")
 _FILES: Mapping[PhaseName, re.Pattern[str]] = {
     PhaseName.EXPLORE: re.compile(
-        r"candidate/(?:candidate\.patch|manifest\.json|submission\.json)"
+        r"gate\.json|candidate/(?:candidate\.patch|manifest\.json|submission\.json)"
     ),
     PhaseName.SUBMIT: re.compile(r"candidate/(?:candidate\.patch|manifest\.json|submission\.json)"),
     PhaseName.GATE: re.compile(r"gate\.json"),
     PhaseName.REPLAY: _CHECKPOINT,
     PhaseName.COLLECT: _CHECKPOINT,
-    PhaseName.VALIDATE: re.compile(rf"artifacts\.json|{_CHECKPOINT.pattern}"),
+    PhaseName.VALIDATE: re.compile(
+        rf"artifacts\.json|gate(?:-validate)?\.json|{_CHECKPOINT.pattern}"
+    ),
     PhaseName.SCORE: re.compile(
-        r"summary\.json|checkpoint-[0-9]{1,12}/out/(?:summary|official-eval-receipt)\.json"
+        r"(?:summary|gate)\.json"
+        r"|checkpoint-[0-9]{1,12}/out/(?:summary|official-eval-receipt)\.json"
     ),
 }
 """What each phase may give out; no other path of a receipt is ever opened."""
@@ -156,15 +159,23 @@ def _check_candidate(run: Run, files: Files, report: Report) -> None:
 
 def _check_gate(run: Run, files: Files, report: Report) -> None:
     """Check that the gate's evidence says what the journal says."""
-    gate = files.record("gate.json", Gate)
-    if gate is None or run.journal is None or run.kind is not Kind.REPLAY:
-        return
-    path = run.folder / "gate.json"
-    # The evidence is written first: orch may be killed before it has told the journal.
-    if run.journal.has("gate_passed") and not gate.passed:
-        report.fault(Step.FILES, path, "the journal says it was passed, and it says it was not")
-    if gate.passed and not all(check.passed for check in gate.checks):
-        report.fault(Step.FILES, path, "passed, with a check that was not")
+    had = {
+        device.uuid for receipt in run.receipts for device in receipt.statement.predicate.devices
+    }
+    given: set[str] = set()
+    for name in ("gate.json", "gate-validate.json"):
+        gate = files.record(name, Gate)
+        if gate is None or run.journal is None:
+            continue
+        path = run.folder / name
+        # The evidence is written first: orch may be killed before it has told the journal.
+        if name == "gate.json" and run.journal.has("gate_passed") and not gate.passed:
+            report.fault(Step.FILES, path, "the journal says it was passed, and it says it was not")
+        if gate.passed and not all(check.passed for check in gate.checks):
+            report.fault(Step.FILES, path, "passed, with a check that was not")
+        given |= set(gate.gpus)
+    for uuid in sorted(had - given):
+        report.fault(Step.FILES, run.folder, f"GPU {uuid} was used, and no gate has let it through")
 
 
 def _check_artifacts(run: Run, files: Files, report: Report) -> None:

@@ -158,6 +158,7 @@ class Gate(Record):
     format: Literal[1]
     passed: bool
     checks: tuple[GateCheck, ...]
+    gpus: tuple[str, ...] = ()
 
 
 class Artifact(Record):

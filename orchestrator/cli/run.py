@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,8 @@ from orchestrator.cli.context import invocation
 from orchestrator.cli.progress import Progress, interruptible
 from orchestrator.cli.render import emit, emit_json
 from orchestrator.domain.attempt import Through
+from orchestrator.domain.gate import Asked
+from orchestrator.domain.quantity import seconds
 from orchestrator.domain.records import Aggregate
 from orchestrator.errors import Exit, UsageError
 from orchestrator.evidence.context import Context
@@ -33,6 +36,17 @@ Official = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the whole plan; start nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")]
+Gpu = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|UUID|N",
+        envvar="ORCH_GPU",
+        help="Which GPU, where the task asks for one; orch gpus lists them.",
+    ),
+]
+Wait = Annotated[
+    str, typer.Option(metavar="DURATION", help="Wait so long for GPUs, CPUs and memory in use.")
+]
 FailOnBehavior = Annotated[
     bool,
     typer.Option("--fail-on-behavior", help="Exit 1 when the candidate came to no valid score."),
@@ -43,18 +57,24 @@ _GOOD = frozenset({State.SUBMITTED, State.SCORED})
 
 @contextmanager
 def working(
-    context: typer.Context, *, dry_run: bool = False, replaying: str | None = None
+    context: typer.Context,
+    *,
+    dry_run: bool = False,
+    replaying: str | None = None,
+    asked: Asked | None = None,
 ) -> Iterator[Context]:
     """Wire everything up, deal with what an earlier command left, and watch for Ctrl-C.
 
     Args:
         replaying: an attempt whose unfinished replay the command goes on with itself.
+        asked: what was asked for of the host besides.
     """
     call = invocation(context)
     logging.configure(call)
     stop, progress = StopRequest(), Progress()
     with interruptible(stop, progress):
         ctx = wiring.context(call.settings, stop, progress.say, progress.beat)
+        ctx = ctx if asked is None else replace(ctx, asked=asked)
         try:
             if not dry_run:
                 mine = None if replaying is None else lookup.resolve(ctx.runs, replaying)
@@ -74,13 +94,15 @@ def explore(
         str, typer.Option(help="The agent's model; none for agents without.")
     ] = "none",
     effort: Annotated[str, typer.Option(help="The model's effort setting.")] = "none",
+    gpu: Gpu = "auto",
+    wait: Wait = "0",
     official: Official = False,
     dry_run: DryRun = False,
     json: Json = False,
     fail_on_behavior: FailOnBehavior = False,
 ) -> Exit:
     """Let an agent work on a task until it submits, gives up, or its time is over."""
-    with working(context, dry_run=dry_run) as ctx:
+    with working(context, dry_run=dry_run, asked=_asked(gpu, wait)) as ctx:
         pack, plan = jobs.plan_explore(
             ctx, task, agent=agent, model=model, effort=effort, official=official
         )
@@ -101,13 +123,16 @@ def replay(
         str | None, typer.Option(help="Why a replay that a person stopped is run again.")
     ] = None,
     through: Annotated[Through, typer.Option(help="How far to go.")] = Through.SCORE,
+    gpu: Gpu = "auto",
+    wait: Wait = "0",
     official: Official = False,
     dry_run: DryRun = False,
     json: Json = False,
     fail_on_behavior: FailOnBehavior = False,
 ) -> Exit:
     """Run an attempt's candidate formally, then score it."""
-    with working(context, dry_run=dry_run, replaying=attempt) as ctx:
+    asked = _asked(gpu, wait)
+    with working(context, dry_run=dry_run, replaying=attempt, asked=asked) as ctx:
         found = lookup.resolve(ctx.runs, attempt)
         if not isinstance(found, AttemptFolder):
             raise UsageError(f"{attempt} is not an attempt", remedy="orch status lists attempts")
@@ -146,12 +171,14 @@ def score(
     reference_run: Annotated[
         bool, typer.Option("--reference-run", help="Let the evaluator accept the start itself.")
     ] = False,
+    gpu: Gpu = "auto",
+    wait: Wait = "0",
     official: Official = False,
     json: Json = False,
     fail_on_behavior: FailOnBehavior = False,
 ) -> Exit:
     """Score a replay once more, or checkpoints that exist already."""
-    with working(context) as ctx:
+    with working(context, asked=_asked(gpu, wait)) as ctx:
         if checkpoint:
             entered = jobs.score_checkpoints(
                 ctx,
@@ -210,6 +237,18 @@ def _preview(document: Mapping[str, Any], *, json: bool) -> Exit:
     else:
         emit("\n".join(preview.lines(document)))
     return Exit.OK
+
+
+def _asked(gpu: str, wait: str) -> Asked:
+    """Read ``--gpu`` and ``--wait``.
+
+    Raises:
+        UsageError: the latter is no duration.
+    """
+    try:
+        return Asked(gpu, seconds(wait))
+    except ValueError as wrong:
+        raise UsageError(f"--wait: {wrong}", remedy="--wait 30m") from wrong
 
 
 def _named(checkpoints: list[str]) -> dict[str, Path]:

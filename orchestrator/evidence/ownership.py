@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from orchestrator.domain.gate import DeviceEvidence, Refusal
 from orchestrator.domain.records import GateCheck, GateRecord, GpuPlan, PhasePlan
@@ -100,6 +101,12 @@ def _look_inside(
             name = f"GPUs in a container of {plan.image_of(phase).reference}"
             probe = partial(require_seen, ctx, plan, phase, held.gpus[:count], held.cpuset)
             trail.check(name, probe)
+
+
+def named(held: Reservation) -> dict[str, Any]:
+    """Say in a journal what a run has for its own; devices by UUID."""
+    gpus = {"gpus": list(held.gpus)} if held.gpus else {}
+    return {"cpuset": held.cpuset, **gpus}
 
 
 def claim_of(plan: PhasePlan, phase: Phase, disk: int, folder: Path) -> Claim:

@@ -13,6 +13,7 @@ from typing import Any
 from orchestrator.domain.records import (
     Artifacts,
     AttemptPlan,
+    GateRecord,
     PhasePlan,
     ReplayPlan,
     ScoringPlan,
@@ -27,6 +28,7 @@ from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFold
 from orchestrator.storage.records import load
 from receipts.canonical import sha256_hex
 from receipts.statement import (
+    Device,
     Engine,
     ExitFacts,
     Image,
@@ -61,6 +63,7 @@ class Due:
         subjects: name to sha256 (hexadecimal) of everything it gave out.
         limits: what its container ran under; empty where there was none.
         exited: the record that holds the exit facts, where it is another than ``last``.
+        devices: the GPUs that its container was given.
     """
 
     phase: PhaseName
@@ -71,6 +74,7 @@ class Due:
     limits: Mapping[str, Scalar] = field(default_factory=dict)
     argv: tuple[str, ...] = ()
     exited: Record | None = None
+    devices: tuple[Device, ...] = ()
 
 
 def statement(
@@ -105,6 +109,7 @@ def statement(
             image=Image(**image.model_dump()) if contained else None,
             runtime=plan.runtime if contained else None,
             engine=Engine(**plan.engine.model_dump()) if contained else None,
+            devices=due.devices,
             outcome=outcome(due.last, state, due.exited, _taken_over(view, due)),
             times=times(due.first, due.last),
             orchestrator=plan.version,
@@ -259,9 +264,21 @@ def checkpoint_subjects(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def gate_subjects(folder: ReplayFolder) -> dict[str, str]:
-    """Name the gate's evidence."""
-    return {"gate.json": file_sha256(folder.gate)} if folder.gate.exists() else {}
+def gate_subjects(*evidence: Path) -> dict[str, str]:
+    """Name the gate's evidence, that of it which exists."""
+    return {file.name: file_sha256(file) for file in evidence if file.exists()}
+
+
+def devices(plan: PhasePlan, phase: Phase, *evidence: Path) -> tuple[Device, ...]:
+    """Name the GPUs that a phase had, by the latest evidence of the gate that there is."""
+    found = next((file for file in evidence if file.exists()), None)
+    if plan.gpu is None or found is None:
+        return ()
+    record = load(found, GateRecord)
+    if not record.passed or record.devices is None:
+        return ()
+    given = record.devices.devices[: plan.gpu.counts.get(phase, 0)]
+    return tuple(Device(**device.model_dump(include=set(Device.model_fields))) for device in given)
 
 
 def validation_subjects(folder: ReplayFolder) -> dict[str, str]:

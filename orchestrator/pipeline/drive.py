@@ -24,6 +24,7 @@ from orchestrator.errors import (
 )
 from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.context import Context, Outcome
+from orchestrator.evidence.ownership import named
 from orchestrator.evidence.rooms import CONTROL_SIZE
 from orchestrator.evidence.taking import accepted
 from orchestrator.lifecycle.machine import Event, State, is_terminal
@@ -119,7 +120,7 @@ def drive_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
         phases = (Phase.REPLAY, Phase.VALIDATE)
         with gate.passed(ctx, plan, phases, folder.gate, 3 * need.disk + CONTROL_SIZE) as held:
             ctx.guard(folder.root, held)
-            journal.append(Event.GATE_PASSED, cpuset=held.cpuset)
+            journal.append(Event.GATE_PASSED, **named(held))
             replay.run(ctx, plan, pack, folder, journal, held)
             collected = journal.view.last(Event.COLLECTED)
             if journal.state is State.COLLECTED and collected is not None:
@@ -191,7 +192,7 @@ def _validate_again(
     if held is not None:
         _append(journal, validate.run(ctx, plan, pack, folder, collected.data, held))
         return
-    evidence = folder.root / "gate-validate.json"
+    evidence = folder.gate_again
     with gate.passed(ctx, plan, (Phase.VALIDATE,), evidence, CONTROL_SIZE) as fresh:
         ctx.guard(folder.root, fresh)
         _append(journal, validate.run(ctx, plan, pack, folder, collected.data, fresh))
@@ -216,12 +217,12 @@ def drive_scoring(ctx: Context, folder: ScoringFolder, pack: Pack) -> State:
         InterruptedByOperator: a person stopped it.
     """
     plan = load(folder.plan, ScoringPlan)
-    evidence = folder.root / "gate.json"
+    evidence = folder.gate
     with _supervised(ctx, folder, plan) as journal:
         journal.append(Event.GATE_STARTED)
         with gate.passed(ctx, plan, (Phase.SCORE,), evidence, CONTROL_SIZE) as held:
             ctx.guard(folder.root, held)
-            journal.append(Event.GATE_PASSED, cpuset=held.cpuset)
+            journal.append(Event.GATE_PASSED, **named(held))
             outcome = score.run(
                 ctx, plan, pack, folder, journal, held, crashes_before(folder, plan)
             )

@@ -71,8 +71,12 @@ def _attempt_due(plan: AttemptPlan, view: JournalView, folder: AttemptFolder) ->
                     "harness": plan.harness_digest,
                     **statements.seen_by(plan, Phase.EXPLORE),
                 },
-                statements.candidate_subjects(folder),
+                {
+                    **statements.candidate_subjects(folder),
+                    **statements.gate_subjects(folder.gate),
+                },
                 statements.limits(plan.resources, plan.wall, view.last(Event.EXPLORE_STARTED)),
+                devices=statements.devices(plan, Phase.EXPLORE, folder.gate),
             )
         )
     submitted = view.last(Event.SUBMITTED)
@@ -129,7 +133,9 @@ def _replay_due(plan: ReplayPlan, view: JournalView, folder: ReplayFolder) -> li
     if gate is not None:
         passed = (view.last(Event.GATE_PASSED) if run is not None else None) or terminal
         materials = {**basis, **source, **seen}
-        due.append(Due(PhaseName.GATE, gate, passed, materials, statements.gate_subjects(folder)))
+        evidence = statements.gate_subjects(folder.gate)
+        devices = statements.devices(plan, Phase.REPLAY, folder.gate)
+        due.append(Due(PhaseName.GATE, gate, passed, materials, evidence, devices=devices))
     if run is not None:
         due.append(
             Due(
@@ -141,6 +147,7 @@ def _replay_due(plan: ReplayPlan, view: JournalView, folder: ReplayFolder) -> li
                 statements.limits(plan.resources, plan.wall, run),
                 plan.argv,
                 exited,
+                statements.devices(plan, Phase.REPLAY, folder.gate),
             )
         )
     if collected is None:
@@ -148,6 +155,8 @@ def _replay_due(plan: ReplayPlan, view: JournalView, folder: ReplayFolder) -> li
     if run is None:
         due.append(Due(PhaseName.COLLECT, view.records[0], collected, basis, taken))
     task = attempt.task
+    judged = statements.validation_subjects(folder) if terminal.event in _JUDGED else {}
+    own_gate = (folder.gate_again, *([folder.gate] if gate is None else []))
     due.append(
         Due(
             PhaseName.VALIDATE,
@@ -159,8 +168,9 @@ def _replay_due(plan: ReplayPlan, view: JournalView, folder: ReplayFolder) -> li
                 **statements.seen_by(plan, Phase.VALIDATE),
                 **{row["name"]: row["digest"] for row in rows if row.get("digest")},
             },
-            statements.validation_subjects(folder) if terminal.event in _JUDGED else {},
+            {**judged, **statements.gate_subjects(*own_gate)},
             statements.limits(task.resources(Phase.VALIDATE), task.validate_.total_wall),
+            devices=statements.devices(plan, Phase.VALIDATE, folder.gate_again, folder.gate),
         )
     )
     return due
@@ -186,8 +196,12 @@ def finish_scoring(ctx: Context, folder: ScoringFolder) -> None:
                 view.records[0],
                 view.records[-1],
                 materials,
-                statements.score_subjects(folder, plan),
+                {
+                    **statements.score_subjects(folder, plan),
+                    **statements.gate_subjects(folder.gate),
+                },
                 statements.limits(plan.resources, plan.wall),
+                devices=statements.devices(plan, Phase.SCORE, folder.gate),
             )
         )
     _mint(

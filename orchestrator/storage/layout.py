@@ -176,6 +176,11 @@ class ReplayFolder(NumberedFolder):
         return self.root / "gate.json"
 
     @property
+    def gate_again(self) -> Path:
+        """The gate before a validation that was begun anew."""
+        return self.root / "gate-validate.json"
+
+    @property
     def workspace(self) -> Path:
         return self.root / "workspace"
 
@@ -210,6 +215,10 @@ class ScoringFolder(NumberedFolder):
     @property
     def replay(self) -> ReplayFolder:
         return ReplayFolder(self.root.parent)
+
+    @property
+    def gate(self) -> Path:
+        return self.root / "gate.json"
 
     @property
     def summary(self) -> Path:

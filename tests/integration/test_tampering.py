@@ -244,8 +244,6 @@ def _is_evidence(scene: Scene, path: Path) -> bool:
     parts = path.relative_to(scene.attempt).parts
     if not path.is_file() or path.name in {"transcript.jsonl", "telemetry.jsonl"}:
         return False
-    if path.name == "gate.json" and "score-001" in parts:
-        return False
     locks = {".supervisor.lock", ".beginning.lock"}
     beside = {"logs", "out", "workspace", "control", "validate", "checkpoints", *locks}
     inside = [part for part in parts if part in beside]
