@@ -20,6 +20,7 @@ from typing import NamedTuple
 from orchestrator.domain.queue import COLUMNS, TAKEN, Job, JobKind, JobStatus
 
 HEADER = "\t".join(COLUMNS)
+_HEAD = HEADER.encode()
 
 _EMPTY = "-"
 _SHORT = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -28,7 +29,6 @@ _CONTROLS = (
     "\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
 )
 _STRAY = re.compile(f"[{_CONTROLS}]")
-_CONTROL_BYTES = bytes({*range(0x20), 0x7F} - {0x09, 0x0A})
 _ESCAPED = re.compile(f'[\\\\\t\n{_CONTROLS}]|\\A["=+@-]')
 _ESCAPE = re.compile(r"\\(?:([\\tnr])|x([0-9a-f]{2})|u([0-9a-f]{4}))")
 _BACK = {"\\": "\\", "t": "\t", "n": "\n", "r": "\r"}
@@ -61,7 +61,7 @@ _PRIORITY = COLUMNS.index("priority")
 class Row(NamedTuple):
     """A sound line, and the part of it that choosing among many needs."""
 
-    line: str
+    line: bytes
     job: str
     status: JobStatus
     not_before: str
@@ -100,18 +100,19 @@ def unescape(cell: str) -> str:
     return _ESCAPE.sub(_from_number, cell) if "\\" in cell else cell
 
 
-def line_of(job: Job) -> str:
+def line_of(job: Job) -> bytes:
     """Write a job as a line, without its newline."""
     cells = (getattr(job, name) for name in COLUMNS)
     return "\t".join(
         _EMPTY if cell is None else f"{cell}" if isinstance(cell, int) else escape(cell)
         for cell in cells
-    )
+    ).encode()
 
 
-def job_of(line: str) -> Job:
+def job_of(line: bytes) -> Job:
     """Read the job of a sound line."""
-    cells = dict(zip(COLUMNS, map(unescape, line.split("\t")), strict=True))
+    raw = line.decode().split("\t")
+    cells = dict(zip(COLUMNS, map(unescape, raw), strict=True))
     return Job(
         job=cells["job"],
         kind=JobKind(cells["kind"]),
@@ -124,7 +125,7 @@ def job_of(line: str) -> Job:
         exit=_number(cells["exit"]),
         tries=int(cells["tries"]),
         not_before=cells["not_before"],
-        priority=int(line.split("\t")[_PRIORITY]),
+        priority=int(raw[_PRIORITY]),
         host=cells["host"],
         gpu=cells["gpu"],
         pid=_number(cells["pid"]),
@@ -152,37 +153,34 @@ class Reader:
     """Reads the table again and again; a line that it has seen before costs next to nothing."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Row] = {}
+        self._known: dict[bytes, Row] = {}
 
     def read(self, data: bytes) -> Table:
         """Read a whole file; one that is empty, or not there yet, holds no row."""
         if not data:
             return Table((), ())
-        text = data.decode("utf-8", errors="surrogateescape")
-        if "\r" in text:
-            text = text.replace("\r\n", "\n")  # a spreadsheet has saved it
-        lines = text.removesuffix("\n").split("\n")
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")  # a spreadsheet has saved it
+        lines = data.removesuffix(b"\n").split(b"\n")
         first = 1
-        if lines[0] == HEADER:
+        if lines[0] == _HEAD:
             lines, first = lines[1:], 2
         faults: list[Fault] = []
-        rows = self._rows(lines, first, stray=_holds_controls(data, text), faults=faults)
+        rows = self._rows(lines, first, faults)
         if len({row.job for row in rows}) < len(rows):
             rows = _distinct(rows, lines, first, faults)
         self._known = {row.line: row for row in rows}
         return Table(tuple(rows), tuple(sorted(faults, key=lambda fault: fault.number)))
 
-    def _rows(
-        self, lines: Sequence[str], first: int, *, stray: bool, faults: list[Fault]
-    ) -> list[Row]:
+    def _rows(self, lines: Sequence[bytes], first: int, faults: list[Fault]) -> list[Row]:
         known = self._known
         rows: list[Row] = []
         for number, line in enumerate(lines, start=first):
             row = known.get(line)
             if row is None:
-                found = _parse(line, stray=stray)
+                found = _parse(line)
                 if isinstance(found, str):
-                    faults.append(Fault(number, line, found))
+                    faults.append(Fault(number, _text(line), found))
                     continue
                 row = found
             rows.append(row)
@@ -191,14 +189,15 @@ class Reader:
 
 def render(rows: Iterable[Row]) -> bytes:
     """Write a whole file."""
-    return "\n".join((HEADER, *(row.line for row in rows), "")).encode()
+    return b"\n".join((_HEAD, *(row.line for row in rows), b""))
 
 
-def _parse(line: str, *, stray: bool) -> Row | str:
+def _parse(line: bytes) -> Row | str:
     """Read one line; a text says why it is no row."""
-    match = _ROW.fullmatch(line)
-    if match is None or (stray and _STRAY.search(line)):
-        return _reason(line)
+    text = _text(line)
+    match = _ROW.fullmatch(text)
+    if match is None or not _is_clean(text):
+        return _reason(text)
     job, status, not_before, priority, host, pid, created, updated = match.groups()
     row = Row(
         line,
@@ -215,16 +214,19 @@ def _parse(line: str, *, stray: bool) -> Row | str:
     return row
 
 
-def _holds_controls(data: bytes, text: str) -> bool:
-    """Tell whether any line holds what is always escaped; quick for what is all ASCII."""
-    if data.isascii():
-        return len(data.translate(None, _CONTROL_BYTES)) < len(data)
-    return _STRAY.search(text) is not None
+def _text(line: bytes) -> str:
+    """Decode a line; bytes that are no text become what is never in a row."""
+    return line.decode("utf-8", errors="surrogateescape")
+
+
+def _is_clean(line: str) -> bool:
+    """Tell whether a line holds nothing that is always escaped; quick for what is printable."""
+    return line.replace("\t", "").isprintable() or _STRAY.search(line) is None
 
 
 def _reason(line: str) -> str:
     """Say what is wrong with a line that is no row."""
-    if _STRAY.search(line):
+    if not _is_clean(line):
         return "it holds control characters"
     cells = line.split("\t")
     if len(cells) != len(COLUMNS):
@@ -238,7 +240,7 @@ def _reason(line: str) -> str:
 
 
 def _distinct(
-    rows: Sequence[Row], lines: Sequence[str], first: int, faults: list[Fault]
+    rows: Sequence[Row], lines: Sequence[bytes], first: int, faults: list[Fault]
 ) -> list[Row]:
     """Keep one row of each job: the one that was changed last, of equals the first."""
     kept: dict[str, Row] = {}
@@ -250,7 +252,7 @@ def _distinct(
         newer, older = (row, there) if row.updated > there.updated else (there, row)
         kept[row.job] = newer
         number = max(n for n, line in enumerate(lines, start=first) if line == older.line)
-        faults.append(Fault(number, older.line, f"there is another row of {row.job}"))
+        faults.append(Fault(number, _text(older.line), f"there is another row of {row.job}"))
     return list(kept.values())
 
 
