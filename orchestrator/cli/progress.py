@@ -61,8 +61,8 @@ def _clock(seconds: float) -> str:
 
 
 _LEFT = (
-    "leaving the container running; orch replay goes on with a replay, "
-    "anything else is ended by the next command that writes"
+    "leaving it to the background, which goes on with a replay and ends anything else, "
+    "with what an agent left kept; orch lifecycle follows it"
 )
 
 

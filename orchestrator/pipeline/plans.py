@@ -42,6 +42,7 @@ from orchestrator.storage.layout import (
 )
 from orchestrator.storage.pack import Pack, load_pack
 from orchestrator.storage.records import load
+from orchestrator.storage.supervisor import named
 
 NO_MODEL = "none"
 
@@ -350,7 +351,7 @@ def require_free_member(
             )
         if state not in {State.TERMINAL_INFRASTRUCTURE, State.TERMINAL_OPERATOR}:
             raise UsageError(
-                f"{earlier.root} has not ended (it is {state})",
+                f"{earlier.root} has not ended (it is {state}, seen to by {named(earlier.root)})",
                 remedy=f"orch lifecycle {plan.run_id[:8]} tells where it stands",
             )
 
@@ -390,7 +391,7 @@ def superseded(replay: ReplayFolder, evaluator: str) -> int | None:
         state = read_journal(earlier.journal, RunKind.SCORING).state
         if state is not None and not is_terminal(RunKind.SCORING, state):
             raise UsageError(
-                f"{earlier.root} has not ended (it is {state})",
+                f"{earlier.root} has not ended (it is {state}, seen to by {named(earlier.root)})",
                 remedy=f"orch lifecycle {earlier.root} tells where it stands",
             )
         if state not in {State.SCORED, State.INVALID, State.UNSCORABLE}:

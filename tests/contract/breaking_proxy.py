@@ -1,9 +1,9 @@
-"""Stands between a client and an engine's socket, and can cut every connection."""
+"""Stands between a client and an engine's socket, and can cut or hold up every connection."""
 
 import socket
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Self
 
@@ -11,7 +11,11 @@ _CHUNK = 65536
 
 
 class BreakingProxy:
-    """Listens at ``path`` and forwards to ``engine``; from ``cut`` to ``mend`` it is not there."""
+    """Listens at ``path`` and forwards to ``engine``.
+
+    From ``cut`` to ``mend`` it is not there; from ``stall`` to ``go_on`` it takes connections and
+    requests, and answers nothing.
+    """
 
     def __init__(self, path: Path, engine: Path) -> None:
         self.path = path
@@ -19,6 +23,16 @@ class BreakingProxy:
         self._lock = Lock()
         self._open: list[socket.socket] = []
         self._listener: socket.socket | None = None
+        self._flowing = Event()
+        self._flowing.set()
+
+    def stall(self) -> None:
+        """Pass nothing on."""
+        self._flowing.clear()
+
+    def go_on(self) -> None:
+        """Pass on what was held up, and everything after it."""
+        self._flowing.set()
 
     def mend(self) -> None:
         """Listen, anew."""
@@ -51,7 +65,7 @@ class BreakingProxy:
                         return
                     self._open += [client, engine]
                 for source, target in ((client, engine), (engine, client)):
-                    Thread(target=_forward, args=(source, target), daemon=True).start()
+                    Thread(target=self._forward, args=(source, target), daemon=True).start()
 
     def __enter__(self) -> Self:
         self.mend()
@@ -64,12 +78,13 @@ class BreakingProxy:
         traceback: TracebackType | None,
     ) -> None:
         self.cut()
+        self.go_on()
 
-
-def _forward(source: socket.socket, target: socket.socket) -> None:
-    with source:
-        with suppress(OSError):
-            while data := source.recv(_CHUNK):
-                target.sendall(data)
-        with suppress(OSError):
-            target.shutdown(socket.SHUT_WR)
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with source:
+            with suppress(OSError):
+                while data := source.recv(_CHUNK):
+                    self._flowing.wait()
+                    target.sendall(data)
+            with suppress(OSError):
+                target.shutdown(socket.SHUT_WR)

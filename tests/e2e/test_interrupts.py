@@ -10,9 +10,9 @@ import pytest
 from orchestrator.agents.scripted import ScriptedAgent
 from orchestrator.cli.progress import Progress
 from orchestrator.errors import InterruptedByOperator, UsageError
+from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.supervise import StopRequest
 from orchestrator.pipeline import drive, jobs
-from orchestrator.pipeline.plans import pack_of
 from orchestrator.sandbox import PHASE_LABEL
 from orchestrator.storage.layout import AttemptFolder
 from orchestrator.storage.supervisor import supervising
@@ -168,19 +168,20 @@ def test_a_stop_while_a_checkpoint_is_judged(rig: Rig, phase: str) -> None:
 
 
 @pytest.mark.parametrize("phase", ["validate", "score"])
-def test_two_stops_while_a_checkpoint_is_judged_leave_it(rig: Rig, phase: str) -> None:
+def test_two_stops_while_a_checkpoint_is_judged_leave_it_to_the_background(
+    rig: Rig, phase: str
+) -> None:
+    """A validation is done again there, a scoring ends as the person's doing."""
     script, run = JUDGES[phase]
-    pack = rig.pack(ONE_CHECKPOINT, **{script: "sleep 300\n"}, **{phase: {"wall": "2s"}})
+    pack = rig.pack(ONE_CHECKPOINT, **{script: "sleep 300\n"}, **{phase: {"wall": "3s"}})
     attempt = rig.enter(pack)
     process = rig.start("replay", attempt)
     until(lambda: any(c.labels[PHASE_LABEL] == phase and c.state().pid for c in rig.containers()))
     rig.leave(process)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert "operator" not in names(attempt / run)
-    assert not (attempt / run / ".complete").exists()
-    rig.call("score", "nothing")
-    assert (attempt / run / ".complete").exists()
+    rig.settled(attempt / run)
+    assert final(attempt / run) == {"validate": "none_valid", "score": "operator"}[phase]
     rig.nothing_left()
 
 
@@ -264,8 +265,8 @@ def test_whoever_comes_second_is_refused_by_the_lock(rig: Rig) -> None:
         replay = rig.replay_in(ctx, attempt)
         before = snapshot(replay)
         folder = AttemptFolder(attempt).replay(1)
-        with supervising(replay), pytest.raises(UsageError, match="alive"):
-            drive.resume_replay(ctx, folder, pack_of(folder.attempt))
+        with supervising(replay), pytest.raises(UsageError, match="supervised by process"):
+            drive.resume_replay(ctx, folder, Adoption())
     assert snapshot(replay) == before
 
 

@@ -1,4 +1,4 @@
-"""``kill -9`` of a supervisor right after each event of its journal; then the next command."""
+"""``kill -9`` of a supervisor right after each event of its journal, with its watchdog or not."""
 
 import json
 from collections.abc import Iterator
@@ -25,8 +25,14 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rig, Pa
     rig.nothing_left()
 
 
-def _kill_after(rig: Rig, words: tuple[str | Path, ...], run: str, event: str) -> Path:
-    """Start ``orch``, kill all of it once a new run has ``event``; return that run's folder."""
+def _kill_after(
+    rig: Rig, words: tuple[str | Path, ...], run: str, event: str, *, watched: bool
+) -> Path:
+    """Start ``orch``, kill it once a new run has ``event``; return that run's folder.
+
+    Where ``watched`` is true the watchdog lives on, and what it does is awaited; where it had not
+    been started yet, the next command does it.
+    """
     before = set(rig.runs.glob(run))
     process = rig.start(*words)
     try:
@@ -43,6 +49,10 @@ def _kill_after(rig: Rig, words: tuple[str | Path, ...], run: str, event: str) -
     fresh = [f for f in set(rig.runs.glob(run)) - before if has(f, event)]
     assert found
     (folder,) = fresh
+    if watched:
+        until(lambda: not rig.keepers(folder))
+    else:
+        rig.kill_for_good(process, folder)
     return folder
 
 
@@ -55,12 +65,16 @@ def _verified(folder: Path) -> None:
     assert not faults, faults
 
 
+WATCHED = pytest.mark.parametrize("watched", [True, False], ids=["watched", "alone"])
+
+
+@WATCHED
 @pytest.mark.parametrize("event", ["registered", "explore_started", "captured", "submitted"])
 def test_a_killed_exploration_is_ended_and_no_submission_is_lost(
-    explored: tuple[Rig, Path], event: str
+    explored: tuple[Rig, Path], event: str, *, watched: bool
 ) -> None:
     rig, pack = explored
-    attempt = _kill_after(rig, ("explore", pack), "*/attempt-*", event)
+    attempt = _kill_after(rig, ("explore", pack), "*/attempt-*", event, watched=watched)
     kept = has(attempt, "captured")
     done = rig.orch("replay", attempt, "--through", "validate")
     assert done.code == (0 if kept else 64), done.err
@@ -71,6 +85,7 @@ def test_a_killed_exploration_is_ended_and_no_submission_is_lost(
     rig.nothing_left()
 
 
+@WATCHED
 @pytest.mark.parametrize(
     "event",
     [
@@ -79,12 +94,12 @@ def test_a_killed_exploration_is_ended_and_no_submission_is_lost(
     ],
 )
 def test_a_killed_replay_is_gone_on_with_or_done_again_and_counts_once(
-    explored: tuple[Rig, Path], event: str
+    explored: tuple[Rig, Path], event: str, *, watched: bool
 ) -> None:
     rig, pack = explored
     attempt = rig.enter(pack)
     name = f"{attempt.parent.name}/{attempt.name}/replay-*"
-    replay = _kill_after(rig, ("replay", attempt), name, event)
+    replay = _kill_after(rig, ("replay", attempt), name, event, watched=watched)
     done = rig.orch("replay", attempt)
     finished = [r for r in sorted(attempt.glob("replay-*")) if final(r) == "validated"]
     assert len(finished) == 1, done.err
@@ -100,15 +115,18 @@ def test_a_killed_replay_is_gone_on_with_or_done_again_and_counts_once(
     rig.nothing_left()
 
 
+@WATCHED
 @pytest.mark.parametrize(
     "event", ["registered", "gate_passed", "score_started", "checkpoint_scored", "scored"]
 )
-def test_a_killed_scoring_leaves_no_half_result(explored: tuple[Rig, Path], event: str) -> None:
+def test_a_killed_scoring_leaves_no_half_result(
+    explored: tuple[Rig, Path], event: str, *, watched: bool
+) -> None:
     rig, pack = explored
     attempt = rig.enter(pack)
     replay = rig.replay(attempt, "--through", "validate")
     name = f"{attempt.parent.name}/{attempt.name}/replay-001/score-*"
-    _kill_after(rig, ("score", replay), name, event)
+    _kill_after(rig, ("score", replay), name, event, watched=watched)
     shown = rig.orch("status", "--json")
     assert shown.code == 0, shown.err
     done = rig.orch("score", replay)

@@ -15,7 +15,7 @@ from orchestrator.pipeline import plans, register
 from orchestrator.pipeline.reconcile import reconcile
 from orchestrator.storage.journal import Journal
 from receipts.verify import verify
-from tests.e2e.rig import Rig, final, has, kill_group, last, until
+from tests.e2e.rig import Rig, final, has, last, until
 
 SLOW = ({"run": "echo more >> run.sh; touch begun; sleep 6"}, {"run": "/opt/harness/submit.sh"})
 NEVER_READ = (
@@ -64,6 +64,7 @@ def test_a_run_that_is_just_registered_is_not_ended_by_another_command(
 def _is_submitted(rig: Rig, attempt: Path) -> None:
     with rig.context() as ctx:
         reconcile(ctx)
+    rig.settled(attempt)
     assert final(attempt) == "submitted"
     assert last(attempt, "captured")["contested"] == ["observation_gap"]
     rig.nothing_left()
@@ -73,9 +74,8 @@ def test_a_submission_that_was_accepted_outlives_its_supervisor(rig: Rig) -> Non
     running = rig.start("explore", rig.pack(steps=NEVER_READ))
     submission = "*/attempt-001/candidate/submission.json"
     (found,) = until(lambda: list(rig.runs.glob(submission)))
-    kill_group(running)
-    running.communicate()
     attempt = found.parent.parent
+    rig.kill_for_good(running, attempt)
     assert not has(attempt, "captured")
     _is_submitted(rig, attempt)
 
@@ -94,7 +94,7 @@ def test_a_submission_that_was_accepted_outlives_a_full_disk(
         patched.setattr(Journal, "append", full)
         done = rig.call("explore", rig.pack())
     assert done.code == 75
-    assert "the next writing command completes it" in done.err
+    assert "it is completed in the background" in done.err
     (attempt,) = rig.runs.glob("*/attempt-001")
     _is_submitted(rig, attempt)
 
@@ -104,8 +104,7 @@ def test_a_plan_that_cannot_be_read_stops_no_other_run_and_loses_no_container(ri
     running = rig.start("replay", attempt)
     replay = attempt / "replay-001"
     until((replay / "out" / "begun").exists)
-    kill_group(running)
-    running.communicate()
+    rig.kill_for_good(running, replay)
     until(lambda: all(c.state().ended for c in rig.containers()))
     plan = (replay / "plan.json").read_bytes()
     (replay / "plan.json").write_bytes(plan[:100])
@@ -117,6 +116,7 @@ def test_a_plan_that_cannot_be_read_stops_no_other_run_and_loses_no_container(ri
     (replay / "plan.json").write_bytes(plan)
     with rig.context() as ctx:
         reconcile(ctx)
+    rig.settled(replay)
     assert final(replay) == "no_checkpoint"
     rig.nothing_left()
 
@@ -136,17 +136,17 @@ def test_a_replay_is_not_gone_on_with_under_another_pack(rig: Rig) -> None:
     running = rig.start("replay", attempt)
     replay = attempt / "replay-001"
     until((replay / "out" / "begun").exists)
-    kill_group(running)
-    running.communicate()
+    rig.kill_for_good(running, replay)
     validator = pack / "validator" / "validate.sh"
     kept = validator.read_text()
     validator.write_text(kept + "# easier\n")
     with rig.context() as ctx:
         until(lambda: all(c.state().ended for c in rig.containers()))
         reconcile(ctx)
-        assert final(replay) == "run_started"
+        until(lambda: final(replay) == "collected" and not rig.keepers())
         validator.write_text(kept)
         reconcile(ctx)
+    rig.settled(replay)
     assert final(replay) == "no_checkpoint"
     rig.nothing_left()
 

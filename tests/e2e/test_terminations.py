@@ -148,14 +148,15 @@ def test_operator_interrupt_is_clean(rig: Rig, number: signal.Signals) -> None:
 
 
 def test_operator_interrupt_twice_leaves_the_container(rig: Rig) -> None:
-    """The journal has no ending yet; the next writing command ends it, labels and all."""
+    """The journal has no ending yet; the background, or the next command, ends it."""
     pack = rig.pack(steps=(CHANGE, WAIT))
     process = rig.start("explore", pack)
     attempt = working(rig)
     rig.leave(process)
     code, said = ended(process)
     assert code == 130, said
-    assert "leaving the container running" in said
+    assert "leaving it to the background" in said
+    rig.kill_for_good(process, attempt)
     assert final(attempt) == "noted"
     assert last(attempt, "noted")["audit"] == "left_running"
     assert not (attempt / ".complete").exists()
