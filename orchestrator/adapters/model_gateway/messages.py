@@ -1,0 +1,285 @@
+"""Anthropic Messages, as https://docs.anthropic.com/en/api/messages has it."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from orchestrator.adapters.model_gateway.language import (
+    Collector,
+    Endpoint,
+    ErrorForm,
+    Language,
+    Verb,
+    listing,
+    mapping,
+    pin,
+    whole_number,
+)
+from orchestrator.adapters.model_gateway.shape import (
+    Rule,
+    allowed_with,
+    anything,
+    by,
+    each,
+    fields,
+    left_out,
+    never,
+    plain,
+    text_or,
+)
+from orchestrator.domain.model import Dialect, ProviderTool, Refusal
+
+_DATA = fields(plain("type media_type data"))
+_TEXT = fields(plain("type text cache_control citations"))
+_IMAGE = fields(plain("type cache_control") | {"source": by("type", {"base64": _DATA})})
+_DOCUMENT = fields(
+    plain("type title context citations cache_control")
+    | {
+        "source": by(
+            "type",
+            {
+                "base64": _DATA,
+                "text": _DATA,
+                "content": fields(
+                    {
+                        "type": anything,
+                        "content": text_or(each(by("type", {"text": _TEXT, "image": _IMAGE}))),
+                    }
+                ),
+            },
+        )
+    }
+)
+_FOUND = fields(plain("type source title content citations cache_control"))
+_RESULT_PART = by(
+    "type",
+    {
+        "text": _TEXT,
+        "image": _IMAGE,
+        "document": _DOCUMENT,
+        "search_result": _FOUND,
+        "tool_reference": fields(plain("type tool_name cache_control")),
+    },
+)
+_SERVER_TOOL = by(
+    "name",
+    {
+        "tool_search_tool_regex": anything,
+        "tool_search_tool_bm25": anything,
+        "web_search": allowed_with(ProviderTool.WEB),
+        "web_fetch": allowed_with(ProviderTool.WEB),
+        "code_execution": allowed_with(ProviderTool.CODE),
+        "bash_code_execution": allowed_with(ProviderTool.CODE),
+        "text_editor_code_execution": allowed_with(ProviderTool.CODE),
+    },
+)
+_BLOCK = by(
+    "type",
+    {
+        "text": _TEXT,
+        "image": _IMAGE,
+        "document": _DOCUMENT,
+        "search_result": _FOUND,
+        "thinking": fields(plain("type thinking signature")),
+        "redacted_thinking": fields(plain("type data")),
+        "compaction": fields(plain("type content cache_control")),
+        "tool_use": fields(plain("type id name input cache_control caller")),
+        "tool_result": fields(
+            plain("type tool_use_id is_error cache_control")
+            | {"content": text_or(each(_RESULT_PART))}
+        ),
+        "server_tool_use": _SERVER_TOOL,
+        "tool_search_tool_result": anything,
+        "web_search_tool_result": allowed_with(ProviderTool.WEB),
+        "web_fetch_tool_result": allowed_with(ProviderTool.WEB),
+        "code_execution_tool_result": allowed_with(ProviderTool.CODE),
+        "bash_code_execution_tool_result": allowed_with(ProviderTool.CODE),
+        "text_editor_code_execution_tool_result": allowed_with(ProviderTool.CODE),
+        "mcp_tool_use": allowed_with(ProviderTool.CONNECTORS),
+        "mcp_tool_result": allowed_with(ProviderTool.CONNECTORS),
+    },
+)
+_CLIENT_TOOL = fields(
+    plain(
+        "type name description input_schema cache_control strict eager_input_streaming "
+        "defer_loading input_examples allowed_callers max_characters"
+    )
+)
+_TOOL = by(
+    "type",
+    {
+        "custom": _CLIENT_TOOL,
+        "bash": _CLIENT_TOOL,
+        "text_editor": _CLIENT_TOOL,
+        "memory": _CLIENT_TOOL,
+        "tool_search_tool_regex": _CLIENT_TOOL,
+        "tool_search_tool_bm25": _CLIENT_TOOL,
+        "web_search": allowed_with(ProviderTool.WEB),
+        "web_fetch": allowed_with(ProviderTool.WEB),
+        "code_execution": allowed_with(ProviderTool.CODE),
+        "computer": allowed_with(ProviderTool.COMPUTER),
+        "mcp_toolset": allowed_with(ProviderTool.CONNECTORS),
+    },
+    missing="custom",
+)
+_KEPT_THERE = never("nothing kept at the provider passes")
+
+_COUNTED: Mapping[str, Rule] = {
+    **plain(
+        "model tool_choice thinking output_config output_format context_management cache_control"
+    ),
+    "system": text_or(each(by("type", {"text": _TEXT}))),
+    "messages": each(fields({"role": anything, "content": text_or(each(_BLOCK))})),
+    "tools": text_or(each(_TOOL)),
+    "mcp_servers": allowed_with(ProviderTool.CONNECTORS),
+    "container": _KEPT_THERE,
+}
+_BODY: Mapping[str, Rule] = {
+    **_COUNTED,
+    **plain("max_tokens stream temperature top_p top_k stop_sequences"),
+    "metadata": left_out,
+    "service_tier": left_out,
+    "speed": left_out,
+    "inference_geo": left_out,
+}
+
+_FORBIDDEN_BETAS = (
+    "advanced-tool-use",
+    "code-execution",
+    "computer-use",
+    "files-api",
+    "managed-agents",
+    "mcp-client",
+    "oauth",
+    "skills",
+    "web-fetch",
+    "web-search",
+)
+"""Abilities that come with a header; the tables hold back their fields already."""
+
+_ENDED_BY_ERROR = "error"
+
+
+class MessagesCollector(Collector):
+    """Reads the events of a message, and whole ones."""
+
+    @override
+    def event(self, value: Mapping[str, Any]) -> None:
+        kind, index = value.get("type"), value.get("index")
+        if kind == "message_start":
+            message = mapping(value.get("message"))
+            self.model = str(message.get("model") or "")
+            self._usage(mapping(message.get("usage")))
+        elif kind == "content_block_start":
+            self._block(index, mapping(value.get("content_block")), whole=False)
+        elif kind == "content_block_delta":
+            delta = mapping(value.get("delta"))
+            self._say(delta.get("text"))
+            self._think(delta.get("thinking"))
+            if "partial_json" in delta:
+                self._call(index, "", delta["partial_json"])
+        elif kind == "message_delta":
+            self.stop = str(mapping(value.get("delta")).get("stop_reason") or "")
+            self._usage(mapping(value.get("usage")))
+        elif kind == "message_stop":
+            self.finished = True
+        elif kind == "error":
+            self.stop, self.finished = _ENDED_BY_ERROR, True
+
+    @override
+    def whole(self, value: Mapping[str, Any]) -> None:
+        self.model = str(value.get("model") or "")
+        self.stop = str(value.get("stop_reason") or "")
+        for index, block in enumerate(map(mapping, listing(value.get("content")))):
+            self._block(index, block, whole=True)
+        self._usage(mapping(value.get("usage")))
+        self.finished = True
+
+    def _block(self, index: object, block: Mapping[str, Any], *, whole: bool) -> None:
+        self._say(block.get("text"))
+        self._think(block.get("thinking"))
+        if block.get("type") in {"tool_use", "server_tool_use", "mcp_tool_use"}:
+            given = json.dumps(block.get("input")) if whole else ""
+            self._call(index, block.get("name"), given)
+
+    def _usage(self, usage: Mapping[str, Any]) -> None:
+        """Count; what is read from or written to the cache is not in ``input_tokens`` there."""
+        if "input_tokens" in usage:
+            read = whole_number(usage.get("cache_read_input_tokens"))
+            written = whole_number(usage.get("cache_creation_input_tokens"))
+            asked = whole_number(usage["input_tokens"]) + read + written
+            self._count(input=asked, cached=read, cache_written=written)
+        self._count(output=usage.get("output_tokens"))
+
+
+class Messages(Language):
+    """The dialect's tables."""
+
+    dialect = Dialect.MESSAGES
+    endpoints: ClassVar = (
+        Endpoint(
+            "POST",
+            re.compile(r"/v1/messages"),
+            Verb.GENERATE,
+            fields(_BODY),
+            query={"beta": frozenset({"true"})},
+            to="/messages",
+        ),
+        Endpoint(
+            "POST",
+            re.compile(r"/v1/messages/count_tokens"),
+            Verb.COUNT,
+            fields(_COUNTED),
+            query={"beta": frozenset({"true"})},
+            to="/messages/count_tokens",
+        ),
+    )
+    errors: ClassVar = {
+        Refusal.UNKNOWN_PATH: ErrorForm(404, "not_found_error"),
+        Refusal.MALFORMED: ErrorForm(400, "invalid_request_error"),
+        Refusal.TOO_LARGE: ErrorForm(413, "request_too_large"),
+        Refusal.NOT_ALLOWED: ErrorForm(400, "invalid_request_error"),
+        Refusal.OTHER_MODEL: ErrorForm(404, "not_found_error"),
+        Refusal.BUDGET: ErrorForm(400, "invalid_request_error"),
+        Refusal.BUSY: ErrorForm(429, "rate_limit_error"),
+        Refusal.UPSTREAM: ErrorForm(502, "api_error"),
+        Refusal.NOT_RECORDED: ErrorForm(400, "invalid_request_error"),
+    }
+    effort_at = ("output_config", "effort")
+    headers = ("anthropic-version", "anthropic-beta")
+
+    @override
+    def collector(self) -> Collector:
+        return MessagesCollector()
+
+    @override
+    def error(self, form: ErrorForm, message: str) -> dict[str, Any]:
+        return {"type": "error", "error": {"type": form.word, "message": message}}
+
+    @override
+    def error_event(self, form: ErrorForm, message: str) -> bytes:
+        return b"event: error\ndata: " + json.dumps(self.error(form, message)).encode() + b"\n\n"
+
+    @override
+    def items(self, body: Mapping[str, Any]) -> list[Any]:
+        return listing(body.get("messages"))
+
+    @override
+    def pin_effort(self, body: dict[str, Any], effort: str) -> None:
+        """Hold a word to ``output_config.effort``, a number to the budget of thinking."""
+        if not effort.isdecimal():
+            super().pin_effort(body, effort)
+            return
+        pin(body, self.effort_at, "")
+        pin(body, ("thinking", "budget_tokens"), int(effort))
+        body["thinking"]["type"] = "enabled"
+
+    @override
+    def filter_header(self, name: str, value: str) -> str | None:
+        if name != "anthropic-beta":
+            return value
+        betas = (beta.strip() for beta in value.split(","))
+        return ",".join(beta for beta in betas if beta and not beta.startswith(_FORBIDDEN_BETAS))

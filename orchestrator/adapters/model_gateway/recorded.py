@@ -1,0 +1,147 @@
+"""Serving a recording in place of a provider, so that a whole exploration repeats offline.
+
+The next unserved exchange that a request's exact fingerprint names is served. Where none has it,
+the next unserved one of the same shape is, and what differs is said in the record: a clock that an
+agent prints must not end a replay. Where there is none of that shape either, the request is
+refused, and told where it left the recording.
+"""
+
+import base64
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from orchestrator.adapters.model_gateway.fingerprint import Fingerprint
+from orchestrator.adapters.model_gateway.record import SCHEMA
+from orchestrator.adapters.model_gateway.shape import RefusedError
+from orchestrator.adapters.model_gateway.source import Answer, Ask, BrokenOffError, Source
+from orchestrator.domain.model import RECORDED, Dialect, Ended, Refusal
+from orchestrator.errors import UsageError
+from orchestrator.ports.models import ModelChoice
+
+_MAX_LINE = 128 * 1024**2
+_CHUNK = 64 * 1024
+_REMEDY = "name the exchanges.jsonl of an attempt: --model recorded/runs/.../exchanges.jsonl"
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One exchange of the recording, by where its line stands."""
+
+    number: int
+    offset: int
+    fingerprint: Fingerprint
+    served: bool = False
+
+
+def read_header(path: Path, effort: str) -> ModelChoice:
+    """Choose the model of a recording.
+
+    Raises:
+        UsageError: it is no recording, or of another effort.
+    """
+    try:
+        with path.open("rb") as file:
+            header = _parsed(file.readline(_MAX_LINE))
+    except OSError as error:
+        raise UsageError(f"recording {path}: {error.strerror}", remedy=_REMEDY) from error
+    if header.get("schema") != SCHEMA:
+        raise UsageError(f"{path} is no recording of exchanges", remedy=_REMEDY)
+    recorded = str(header.get("effort", ""))
+    if effort not in {"", recorded}:
+        raise UsageError(
+            f"{path} was recorded with effort {recorded or 'left to the provider'}",
+            remedy="leave --effort out",
+        )
+    dialects = tuple(Dialect(name) for name in header["dialects"])
+    return ModelChoice(f"{RECORDED}/{path}", str(header["model"]), recorded, dialects, "")
+
+
+class Recording(Source):
+    """The exchanges of one file, each served once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._entries = tuple(self._scan())
+
+    @override
+    @asynccontextmanager
+    async def ask(self, ask: Ask) -> AsyncIterator[Answer]:
+        entry, note = self._match(ask)
+        entry.served = True
+        line = self._line(entry)
+        cut = line.get("ended") == Ended.CUT
+        yield Answer(
+            status=int(line["status"]),
+            content_type=str(line["content_type"]),
+            chunks=_chunks(_body(line), cut=cut),
+            note=note,
+        )
+
+    @override
+    async def close(self) -> None:
+        pass
+
+    def _match(self, ask: Ask) -> tuple[_Entry, str]:
+        """Choose what to serve, and say what differs.
+
+        Raises:
+            RefusedError: the recording holds nothing that this could be.
+        """
+        left = [entry for entry in self._entries if not entry.served]
+        for entry in left:
+            if entry.fingerprint.exact == ask.fingerprint.exact:
+                return entry, ""
+        for entry in left:
+            if entry.fingerprint.shape == ask.fingerprint.shape:
+                return entry, f"differs from exchange {entry.number} of the recording"
+        if not left:
+            why = f"all {len(self._entries)} exchanges of the recording were served"
+        else:
+            why = f"exchange {left[0].number} of the recording would come next"
+        raise RefusedError(
+            Refusal.NOT_RECORDED, f"this request is not in the recording {self._path.name}: {why}"
+        )
+
+    def _scan(self) -> Iterator[_Entry]:
+        offset = 0
+        with self._path.open("rb") as file:
+            while line := file.readline(_MAX_LINE):
+                value = _parsed(line)
+                print_ = value.get("fingerprint")
+                if print_ and value.get("status") and not value.get("refusal"):
+                    yield _Entry(int(value["number"]), offset, Fingerprint(**print_))
+                offset += len(line)
+
+    def _line(self, entry: _Entry) -> Mapping[str, Any]:
+        with self._path.open("rb") as file:
+            file.seek(entry.offset)
+            return _parsed(file.readline(_MAX_LINE))
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _body(line: Mapping[str, Any]) -> bytes:
+    if line.get("body_cut"):
+        raise RefusedError(Refusal.NOT_RECORDED, "the recording holds only a part of this reply")
+    if "body_base64" in line:
+        return base64.b64decode(line["body_base64"])
+    return str(line.get("body", "")).encode()
+
+
+async def _chunks(body: bytes, *, cut: bool) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), _CHUNK):
+        yield body[start : start + _CHUNK]
+    if cut:
+        raise BrokenOffError("as it was recorded")
