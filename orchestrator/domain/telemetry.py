@@ -94,8 +94,8 @@ class Sample(Row):
     """A periodic look."""
 
     kind: Literal["sample"] = "sample"
-    use: Use
-    host: HostLoad
+    use: Use = Use()
+    host: HostLoad = HostLoad()
     gpus: tuple[Gpu, ...] = ()
 
 
@@ -218,8 +218,8 @@ class End(Row):
     """The container has ended; ``use`` is the last that was read, ``dropped`` what is missing."""
 
     kind: Literal["end"] = "end"
-    use: Use
-    host: HostLoad
+    use: Use = Use()
+    host: HostLoad = HostLoad()
     gpus: tuple[Gpu, ...] = ()
     dropped: dict[str, int] = Field(default_factory=dict)
 

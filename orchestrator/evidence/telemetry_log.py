@@ -181,7 +181,8 @@ def _thinner(rows: list[AnyRow]) -> list[AnyRow]:
 
 
 def _encode(row: AnyRow) -> bytes:
-    return encode_line(row.model_dump(mode="json", exclude_none=True))
+    told = row.model_dump(mode="json", exclude_none=True)
+    return encode_line({name: value for name, value in told.items() if value not in ([], {})})
 
 
 def listed_processes(rows: Iterable[AnyRow]) -> int:
