@@ -24,6 +24,7 @@ from orchestrator.phases import explore as explore_phase
 from orchestrator.phases.submit import enter_patch, judge_patch
 from orchestrator.pipeline import drive, plans, reconcile, register
 from orchestrator.pipeline.plans import pack_of
+from orchestrator.pipeline.versions import require_known
 from orchestrator.storage.campaign import CampaignEvent, read_campaign
 from orchestrator.storage.durable import make_folder
 from orchestrator.storage.journal import read_journal
@@ -227,6 +228,7 @@ def score(
 ) -> tuple[ScoringFolder, State]:
     """Score a replay's accepted checkpoints as a new numbered scoring."""
     ctx.stop.check("a scoring was registered")
+    require_known(replayed)
     pack = pack_of(replayed.attempt)
     plan = plans.plan_scoring(ctx, replayed, pack, reference_run=reference_run, official=official)
     folder = register.register_scoring(ctx, replayed, plan)

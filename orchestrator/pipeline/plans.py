@@ -13,7 +13,6 @@ from orchestrator.domain.image import image_reference
 from orchestrator.domain.records import (
     Artifacts,
     AttemptPlan,
-    ConfigRecord,
     GpuPlan,
     ImageRecord,
     Material,
@@ -31,29 +30,15 @@ from orchestrator.evidence.readable import require_readable
 from orchestrator.evidence.tree import manifest_of, tree_digest
 from orchestrator.lifecycle.machine import State, is_terminal
 from orchestrator.pipeline.gpus import gpu_relaxations, plan_gpus
-from orchestrator.report.lookup import attempt_of
+from orchestrator.pipeline.versions import require_known
 from orchestrator.storage.campaign import CampaignEvent, read_campaign
 from orchestrator.storage.journal import read_journal
-from orchestrator.storage.layout import (
-    AttemptFolder,
-    ConfigFolder,
-    ReplayFolder,
-    ScoringFolder,
-)
+from orchestrator.storage.layout import AttemptFolder, ReplayFolder
 from orchestrator.storage.pack import Pack, load_pack
 from orchestrator.storage.records import load
 from orchestrator.storage.supervisor import named
 
 NO_MODEL = "none"
-
-
-def config_of(folder: AttemptFolder | ReplayFolder | ScoringFolder) -> ConfigRecord:
-    """Read what a run measures.
-
-    Raises:
-        TaskPackError: it is missing, damaged, or of another version; nothing below it is ours.
-    """
-    return load(ConfigFolder(attempt_of(folder).root.parent).config, ConfigRecord)
 
 
 def pack_of(folder: AttemptFolder) -> Pack:
@@ -62,7 +47,7 @@ def pack_of(folder: AttemptFolder) -> Pack:
     Raises:
         TaskPackError: it is faulty; or the attempt or its config is of another version.
     """
-    config_of(folder)
+    require_known(folder)
     return load_pack(Path(load(folder.plan, AttemptPlan).pack))
 
 

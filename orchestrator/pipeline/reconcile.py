@@ -20,7 +20,7 @@ from orchestrator.evidence.walk import remove_tree
 from orchestrator.lifecycle.machine import INITIAL, Event, State, is_terminal
 from orchestrator.pipeline import drive, strays
 from orchestrator.pipeline.finish import ended_runs
-from orchestrator.pipeline.plans import config_of
+from orchestrator.pipeline.versions import require_known
 from orchestrator.ports import Container
 from orchestrator.sandbox import INSTANCE_LABEL, PHASE_LABEL, RUN_LABEL
 from orchestrator.storage.journal import Journal, JournalView, read_journal
@@ -101,7 +101,7 @@ def settle(
         UsageError: it was to be taken over, and cannot be from here.
     """
     kind = drive.KINDS[type(folder)]
-    config_of(folder)  # of another version, everything below it is left alone
+    require_known(folder)
     view = read_journal(folder.journal, kind)
     plan = load(folder.plan, strays.PLANS[type(folder)])
     if view.state is not None and is_terminal(kind, view.state):

@@ -24,8 +24,8 @@ from orchestrator.evidence.walk import Visit, walk
 from orchestrator.lifecycle.machine import is_terminal
 from orchestrator.pipeline import drive, strays
 from orchestrator.pipeline.finish import ended_runs
-from orchestrator.pipeline.plans import config_of
 from orchestrator.pipeline.reconcile import HOSTS, VOLUMES, every_run, reconcile
+from orchestrator.pipeline.versions import require_known
 from orchestrator.ports import OldImages
 from orchestrator.report import lookup
 from orchestrator.storage.durable import unfinished
@@ -166,7 +166,7 @@ def _why_unfinished(folder: drive.RunFolder, ended: frozenset[str]) -> str:
         TaskPackError: one of its records cannot be read.
     """
     kind = drive.KINDS[type(folder)]
-    config_of(folder)
+    require_known(folder)
     plan = load(folder.plan, strays.PLANS[type(folder)])
     state = read_journal(folder.journal, kind).state
     found = check(folder.complete)

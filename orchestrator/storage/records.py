@@ -27,13 +27,32 @@ def load(path: Path, model: type[R]) -> R:
         ) from missing
     version = raw.get("format") if isinstance(raw, dict) else None
     if version != FORMAT:
-        raise TaskPackError(
-            f"{path} has format {version!r}, this orch reads format {FORMAT}",
-            remedy="open it with the orch that wrote it; nothing was touched",
-        )
+        raise _of_another_version(path, version)
     try:
         return model.model_validate(raw)
     except ValidationError as fault:
         first = fault.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise TaskPackError(f"{path}: {where}: {first['msg']}") from fault
+
+
+def require_format(path: Path) -> None:
+    """Refuse a record of another version; one that is missing or damaged is not known to be one.
+
+    Raises:
+        TaskPackError: it says that it has another format.
+    """
+    try:
+        raw = read_json(path)
+    except (FileNotFoundError, TaskPackError):
+        return
+    version = raw.get("format", FORMAT) if isinstance(raw, dict) else FORMAT
+    if version != FORMAT:
+        raise _of_another_version(path, version)
+
+
+def _of_another_version(path: Path, version: object) -> TaskPackError:
+    return TaskPackError(
+        f"{path} has format {version!r}, this orch reads format {FORMAT}",
+        remedy="open it with the orch that wrote it; nothing was touched",
+    )

@@ -15,31 +15,16 @@ from orchestrator.domain.container import ContainerSpec, Limits
 from orchestrator.domain.image import OldImage
 from orchestrator.evidence.context import Context
 from orchestrator.pipeline import tidy
-from orchestrator.ports import Container, OldImages
+from orchestrator.ports import Container
 from orchestrator.sandbox import BOOT_LABEL, DEADLINE_LABEL, INSTANCE_LABEL, RUN_LABEL
 from orchestrator.storage.supervisor import is_supervised, supervising
+from tests.e2e.old_images import Images
 from tests.e2e.rig import Rig, events, has, kill_group, snapshot, until
 
 SMALL = {"disk": "8m"}
 MIB = 1 << 20
 
 mounting = pytest.mark.skipif(not can_mount(), reason="mounting takes root and loop devices")
-
-
-class Images(OldImages):
-    """Old images that a test made up, so that those of this host stay."""
-
-    def __init__(self, *found: OldImage) -> None:
-        self.found = list(found)
-
-    def all(self) -> tuple[OldImage, ...]:
-        return tuple(self.found)
-
-    def remove(self, image: OldImage) -> None:
-        self.found.remove(image)
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 @pytest.fixture(autouse=True)
