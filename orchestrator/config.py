@@ -84,6 +84,11 @@ class Settings:
                 f"{self.file}: {fault}", remedy="see README, GPUs, or remove the file"
             ) from fault
 
+    @staticmethod
+    def variable(name: str) -> str | None:
+        """Read the variable that a provider's section of ``orch.toml`` names; a key, as a rule."""
+        return os.environ.get(name)
+
     @cached_property
     def wheels(self) -> Path:
         """Downloaded wheels for image builds, under ``XDG_CACHE_HOME`` or ``~/.cache``."""

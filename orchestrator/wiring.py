@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.evidence.context import Context
     from orchestrator.evidence.supervise import Beat, StopRequest
     from orchestrator.storage.device_locks import DeviceLocks
+    from orchestrator.ports.models import ModelGateway
     from orchestrator.storage.layout import RunsFolder
     from orchestrator.storage.queue import Queue
     from receipts.keys import SigningKey
@@ -181,6 +182,28 @@ def permitted_holders(settings: Settings) -> tuple["PermittedHolder", ...]:
         holder.model_copy(update={"executable": str(Path(holder.executable).resolve())})
         for holder in found
     )
+
+
+def model_gateway(settings: Settings) -> "ModelGateway":
+    """Return what lets agents talk to the models of ``orch.toml`` and of the usual providers.
+
+    Raises:
+        UsageError: ``orch.toml`` says something else than it can; the message names the key.
+    """
+    from pydantic import ValidationError
+
+    from orchestrator.adapters.model_gateway.gateway import HostModelGateway
+    from orchestrator.domain.model import read_providers
+
+    try:
+        providers = read_providers(settings.from_file().get("providers", {}))
+    except ValidationError as faults:
+        first = faults.errors()[0]
+        key = ".".join(map(str, ("providers", *first["loc"])))
+        raise UsageError(
+            f"{settings.file}: {key}: {first['msg']}", remedy="see docs/models.md for an example"
+        ) from faults
+    return HostModelGateway(providers, settings.host, system_clock(), settings.variable)
 
 
 def context(
