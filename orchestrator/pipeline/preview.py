@@ -60,15 +60,32 @@ def container(spec: ContainerSpec) -> dict[str, Any]:
 
 
 def lines(document: Mapping[str, Any], indent: int = 0) -> Iterator[str]:
-    """Lay a document out for a person."""
+    """Lay a document out for a person; what is not set is left out."""
     pad = " " * indent
     for key, value in document.items():
+        if _says_nothing(value):
+            continue
         if isinstance(value, Mapping):
             yield f"{pad}{key}:"
             yield from lines(value, indent + 2)
-        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+        elif isinstance(value, list) and isinstance(value[0], Mapping):
             yield f"{pad}{key}:"
             for row in value:
-                yield f"{pad}  - " + ", ".join(f"{name} {field}" for name, field in row.items())
+                facts = (f"{name} {_word(field)}" for name, field in row.items())
+                yield f"{pad}  - " + ", ".join(facts)
         else:
-            yield f"{pad}{key}: {value}"
+            yield f"{pad}{key}: {_word(value)}"
+
+
+def _says_nothing(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(_says_nothing(part) for part in value.values())
+    return value is None or value in ("", [])
+
+
+def _word(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
