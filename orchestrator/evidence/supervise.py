@@ -231,7 +231,7 @@ class Watch:
             if self.stop.leave:
                 raise ContainerLeftRunning(
                     f"left container {self.container.name} running",
-                    remedy="orch replay goes on with a replay; orch status shows what is left",
+                    remedy="a replay goes on in the background: orch lifecycle follows it",
                 )
             reason = self._must_end()
             if reason is not None:

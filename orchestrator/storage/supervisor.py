@@ -102,6 +102,8 @@ def holders(root: Path) -> Holders:
 
 def named(root: Path) -> str:
     """Name, for people, who sees to the run at ``root``."""
+    if not is_supervised(root):
+        return "nobody"
     found = holders(root)
     if found.supervisor is not None:
         return f"process {found.supervisor}"

@@ -185,7 +185,7 @@ def test_a_replay_left_running_by_a_second_ctrl_c_goes_on_in_the_background(rig:
     (container,) = rig.containers()
     rig.leave(process)
     assert process.wait(60) == 130
-    assert b"in the background" in process.communicate()[1]
+    assert b"leaving it to the background" in process.communicate()[1]
     _adopted(replay)
     (replay / "out/go").touch()
     _one_result(rig, replay, container.id, takings=1)
