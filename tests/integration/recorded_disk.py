@@ -8,7 +8,7 @@ may leave (only names and bytes that an fsync has covered).
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,12 +170,12 @@ class _Recorder:
             self.operations.append(Operation(kind, path, _ours(), **more))
 
     def _inside(self, path: Any, at: int | None = None) -> str | None:
-        """Name a path from the watched folder; None for one outside."""
+        """Name a path from the watched folder, itself ``""``; None for one outside."""
         text = os.fsdecode(path)
         if not text.startswith("/"):
             text = os.path.join(os.readlink(f"/proc/self/fd/{at}") if at else os.getcwd(), text)  # noqa: PTH109,PTH115,PTH118
         text = os.path.normpath(text)
-        return text.removeprefix(self._root + "/") if text.startswith(self._root + "/") else None
+        return text[len(self._root) + 1 :] if f"{text}/".startswith(f"{self._root}/") else None
 
     def _held(self, descriptor: int) -> str | None:
         return self._inside(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115
@@ -272,3 +272,30 @@ def recording(root: Path, passed_over: Callable[[str], bool]) -> Iterator[list[O
     finally:
         for patch in running:
             patch.stop()
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A state of the disk; ``power``: only what was synced is sure to be there."""
+
+    at: int
+    what: str
+    power: bool
+    tree: Snapshot
+
+
+def crashes(operations: Sequence[Operation]) -> Iterator[Crash]:
+    """Go through every prefix, whole and torn, with and without what was not synced."""
+    disk = Disk()
+    yield Crash(0, "nothing yet", False, {})
+    for at, op in enumerate(operations, start=1):
+        what = f"{op.kind} {op.path}"
+        if op.kind == "write":
+            disk.write(op, len(op.data) // 2)
+            yield Crash(at, f"half of {what}", False, disk.snapshot(names=True, contents=True))
+        disk.apply(op)
+        for names in (True, False):
+            for contents in (True, False):
+                power = not (names and contents)
+                tree = disk.snapshot(names=names, contents=contents)
+                yield Crash(at, what, power, tree)

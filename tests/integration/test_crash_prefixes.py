@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,14 @@ from receipts.complete import Completeness, check
 from receipts.verify import verify
 from receipts.verify_model import Wanted
 from tests.integration.memory_bench import Bench, Clock, state_of
-from tests.integration.recorded_disk import Disk, Operation, Snapshot, recording, write_out
+from tests.integration.recorded_disk import (
+    Crash,
+    Operation,
+    Snapshot,
+    crashes,
+    recording,
+    write_out,
+)
 
 _VOLUME = re.compile(
     r"/(?:attempt|replay|score)-\d+/(?:workspace|out|control|scratch|validate-out)/"
@@ -90,33 +96,6 @@ def test_what_matters_is_written_by_one_module(recorded: Recorded) -> None:
     assert made["fsync"] > made["write"]
 
 
-@dataclass(frozen=True)
-class Crash:
-    """A state of the disk; ``power``: only what was synced is sure to be there."""
-
-    at: int
-    what: str
-    power: bool
-    tree: Snapshot
-
-
-def _crashes(operations: list[Operation]) -> Iterator[Crash]:
-    """Go through every prefix, whole and torn, with and without what was not synced."""
-    disk = Disk()
-    yield Crash(0, "nothing yet", False, {})
-    for at, op in enumerate(operations, start=1):
-        what = f"{op.kind} {op.path}"
-        if op.kind == "write":
-            disk.write(op, len(op.data) // 2)
-            yield Crash(at, f"half of {what}", False, disk.snapshot(names=True, contents=True))
-        disk.apply(op)
-        for names in (True, False):
-            for contents in (True, False):
-                power = not (names and contents)
-                tree = disk.snapshot(names=names, contents=contents)
-                yield Crash(at, what, power, tree)
-
-
 @pytest.mark.slow
 def test_every_prefix_is_read_and_gone_on_from(
     recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,7 +105,7 @@ def test_every_prefix_is_read_and_gone_on_from(
     monkeypatch.setattr("orchestrator.evidence.supervise.TICK", 0.01)
     seen: set[int] = set()
     prefixes = states = 0
-    for crash in _crashes(recorded.operations):
+    for crash in crashes(recorded.operations):
         prefixes += 1
         key = hash((crash.power, frozenset(_visible(crash.tree).items())))
         if key in seen:
