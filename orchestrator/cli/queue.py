@@ -77,6 +77,14 @@ def add(
     through: Annotated[
         JobKind, typer.Option(help="The last kind of job that follows by itself.")
     ] = JobKind.SCORE,
+    gpu: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|UUID|N",
+            envvar="ORCH_GPU",
+            help="Which GPU, where the task asks for one; orch gpus lists them.",
+        ),
+    ] = "auto",
     priority: Annotated[
         int, typer.Option(min=-999, max=999, help="Larger ones go first; equals by age.")
     ] = 0,
@@ -98,7 +106,7 @@ def add(
             "name either tasks, or one attempt with --replay, or one replay with --score",
             remedy="orch queue add digits_class0",
         )
-    wanted = enqueue.Wanted(through, repeats, priority, official=official)
+    wanted = enqueue.Wanted(through, repeats, priority, gpu, official)
     new: Sequence[New]
     if replay is not None:
         new = enqueue.replays(_attempt(call.settings, replay), wanted)
@@ -140,7 +148,7 @@ def run(
 
     with heeding({signal.SIGINT: interrupt, signal.SIGTERM: drain}, progress):
         ctx = wiring.context(call.settings, StopRequest(), progress.say, progress.beat)
-        with closing(ctx.engine):
+        with closing(ctx.engine), closing(ctx.devices):
             reconcile(ctx)
             queue = wiring.queue(call.settings, progress.say)
             done = work(ctx, queue, wishes, forever=forever, limit=jobs)
@@ -168,9 +176,12 @@ def cancel(context: typer.Context, job: Name, *, json: Json = False) -> None:
     """Cancel a queued job; ask the worker of a running one to stop it."""
     call = invocation(context)
     logging.configure(call)
-    found = _queue(call.settings).cancel(job)
+    queue = _queue(call.settings)
+    found = queue.cancel(job)
     _told((found,), json=json)
-    if found.status in TAKEN:
+    if found.job in queue.orphans():
+        emit(f"{job}: its worker is gone; what its run comes to is booked", to=Stream.ERR)
+    elif found.status in TAKEN:
         emit(f"{job}: its worker was asked to stop it; it ends as terminal_operator", to=Stream.ERR)
 
 

@@ -89,8 +89,8 @@ def replays(attempt: AttemptFolder, wanted: Wanted) -> tuple[New, ...]:
     Raises:
         UsageError: it has no candidate.
     """
-    state = read_journal(attempt.journal, RunKind.ATTEMPT).state
-    if state is not State.SUBMITTED:
+    if not _has_candidate(attempt):
+        state = read_journal(attempt.journal, RunKind.ATTEMPT).state
         raise UsageError(
             f"{attempt.root} has no candidate to replay (it is {state})",
             remedy=f"orch lifecycle {attempt.root} tells its story",
@@ -126,13 +126,17 @@ def following(job: Job, request: JobRequest, folder: AttemptFolder | ReplayFolde
     """Plan what follows from a job that has succeeded; None when nothing does."""
     wanted = Wanted(request.through, None, job.priority, request.gpu, request.official)
     match folder:
-        case AttemptFolder() if request.through is not JobKind.EXPLORE:
+        case AttemptFolder() if request.through is not JobKind.EXPLORE and _has_candidate(folder):
             follow = replays(folder, wanted)[0]
         case ReplayFolder() if request.through is JobKind.SCORE and _has_accepted(folder):
             follow = scoring(folder, wanted)
         case _:
             return None
     return New(follow.job, follow.request.model_copy(update={"follows": job.job}))
+
+
+def _has_candidate(folder: AttemptFolder) -> bool:
+    return read_journal(folder.journal, RunKind.ATTEMPT).state is State.SUBMITTED
 
 
 def _has_accepted(folder: ReplayFolder) -> bool:

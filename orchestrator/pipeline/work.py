@@ -7,54 +7,31 @@ a supervisor. Nothing is guessed from a worker's death.
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
-from types import MappingProxyType
+from dataclasses import replace
 
-from orchestrator.agents.registry import make_agent
-from orchestrator.domain.attempt import Series, TerminationReason
+from orchestrator.domain.gate import Asked
 from orchestrator.domain.outcome import HostFact, Verdict
-from orchestrator.domain.queue import (
-    EXITS,
-    TAKEN,
-    Job,
-    JobEnding,
-    JobKind,
-    JobRequest,
-    JobStatus,
-)
-from orchestrator.domain.roles import Phase
-from orchestrator.errors import (
-    Exit,
-    InterruptedByOperator,
-    OrchError,
-    ResourcesBusyError,
-    TaskPackError,
-    UsageError,
-)
+from orchestrator.domain.queue import TAKEN, Job, JobEnding, JobStatus
+from orchestrator.errors import Exit, InterruptedByOperator, OrchError
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.supervise import StopRequest
-from orchestrator.evidence.tree import tree_digest
-from orchestrator.lifecycle.machine import Event, State
-from orchestrator.pipeline import drive, jobs, plans, register
+from orchestrator.pipeline import drive
 from orchestrator.pipeline.enqueue import following
-from orchestrator.pipeline.plans import pack_of
+from orchestrator.pipeline.queued import PLANNERS, ending_of, place, refused
 from orchestrator.pipeline.reconcile import reconcile
 from orchestrator.report import lookup
-from orchestrator.storage.journal import JournalView, read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
-from orchestrator.storage.pack import load_pack
 from orchestrator.storage.queue import Queue
 from orchestrator.storage.queue_claim import Claim, New
 from orchestrator.storage.supervisor import is_supervised
 
 _LOOK_EVERY = 1.0
 _CANCEL_EVERY = 0.5
+_WAIT = 60.0
+"""How long a gate waits for what somebody else has, before the job goes back to the queue."""
 _RECONCILE_EVERY_NS = 30 * 10**9
-REFUSED = "refused"
-"""The outcome of a job that could not be started for what it asks."""
 
 
 class Wishes:
@@ -99,14 +76,6 @@ class Wishes:
             yield self._current
         finally:
             self._current = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A job that is planned and not yet registered; ``register`` returns what drives it, too."""
-
-    run_id: str
-    register: Callable[[], tuple[drive.RunFolder, Callable[[], State]]]
 
 
 def work(
@@ -155,13 +124,15 @@ def _take(ctx: Context, claim: Claim, stop: StopRequest) -> None:
     with _cancellable(claim, stop):
         try:
             request = claim.request
-            task = _PLANNERS[claim.job.kind](ctx, claim, request)
+            ctx = replace(ctx, asked=Asked(request.gpu or "auto", _WAIT))
+            task = PLANNERS[claim.job.kind](ctx, claim, request)
+            ctx.stop.check(f"{claim.job.job} was registered")
             claim.intend(task.run_id)
             folder, go = task.register()
         except OrchError as refusal:
             _book(ctx, claim, refused(refusal))
             return
-        claim.started(*_place(folder))
+        claim.started(*place(folder))
         ctx.say(f"{claim.job.job}: {claim.job.kind} {folder.root}")
         try:
             go()
@@ -190,90 +161,6 @@ def _cancellable(claim: Claim, stop: StopRequest) -> Iterator[None]:
         watcher.join()
 
 
-def _explore(ctx: Context, _claim: Claim, request: JobRequest) -> _Task:
-    pack = load_pack(Path(request.task))
-    if pack.digest != request.task_digest:
-        raise TaskPackError(
-            f"{request.task} is {pack.digest}, the job was added for {request.task_digest}",
-            remedy="restore the pack, or add the job anew: orch queue add",
-        )
-    pack, plan = jobs.plan_explore(
-        ctx,
-        pack.source,
-        agent=request.agent,
-        model=request.model,
-        effort=request.effort,
-        official=request.official,
-    )
-    ctx.assets.verify(pack, (Phase.EXPLORE,), tree_digest)
-    agent = make_agent(plan.agent, pack)
-
-    def registered() -> tuple[AttemptFolder, Callable[[], State]]:
-        folder = register.register_attempt(ctx, plan)
-        return folder, lambda: drive.drive_attempt(ctx, folder, pack, agent)
-
-    return _Task(plan.run_id, registered)
-
-
-def _replay(ctx: Context, claim: Claim, request: JobRequest) -> _Task:
-    attempt = _attempt_of(ctx, claim.job)
-    pack, series = pack_of(attempt), Series(claim.job.series)
-    if request.members is not None:
-        jobs.declare(ctx, attempt, request.members)
-    again = claim.attempted.again or None
-    plan = plans.plan_replay(
-        ctx, attempt, pack, series=series, again=again, official=request.official
-    )
-
-    def registered() -> tuple[ReplayFolder, Callable[[], State]]:
-        folder = register.register_replay(ctx, attempt, plan)
-        return folder, lambda: drive.drive_replay(ctx, folder, pack)
-
-    return _Task(plan.run_id, registered)
-
-
-def _score(ctx: Context, claim: Claim, request: JobRequest) -> _Task:
-    attempt = _attempt_of(ctx, claim.job)
-    replayed, pack = ReplayFolder(attempt.root / claim.job.replay), pack_of(attempt)
-    plan = plans.plan_scoring(ctx, replayed, pack, reference_run=False, official=request.official)
-
-    def registered() -> tuple[ScoringFolder, Callable[[], State]]:
-        folder = register.register_scoring(ctx, replayed, plan)
-        return folder, lambda: drive.drive_scoring(ctx, folder, pack)
-
-    return _Task(plan.run_id, registered)
-
-
-_PLANNERS: Mapping[JobKind, Callable[[Context, Claim, JobRequest], _Task]] = MappingProxyType(
-    {JobKind.EXPLORE: _explore, JobKind.REPLAY: _replay, JobKind.SCORE: _score}
-)
-
-
-def _attempt_of(ctx: Context, job: Job) -> AttemptFolder:
-    """Find the attempt that a job is about.
-
-    Raises:
-        UsageError: its row does not say which.
-    """
-    if not job.config or not job.attempt:
-        raise UsageError(
-            f"{job.job} does not say which attempt it is about",
-            remedy="add it anew: orch queue add --replay ATTEMPT",
-        )
-    return AttemptFolder(ctx.runs.config(job.config).root / job.attempt)
-
-
-def _place(folder: drive.RunFolder) -> tuple[str, str, str]:
-    """Say where a run lies, as a row does: attempt, replay, and a note for what has no column."""
-    match folder:
-        case AttemptFolder():
-            return folder.root.name, "", ""
-        case ReplayFolder():
-            return folder.attempt.root.name, folder.root.name, ""
-        case ScoringFolder():
-            return folder.replay.attempt.root.name, folder.replay.root.name, folder.root.name
-
-
 def _conclude(ctx: Context, claim: Claim, folder: drive.RunFolder) -> bool:
     """Book a run's ending, once it has one; tell whether it had."""
     ending = ending_of(folder)
@@ -292,62 +179,6 @@ def _book(ctx: Context, claim: Claim, ending: JobEnding, follow: New | None = No
     ctx.say(f"{job.job}: {job.status}, {job.outcome}{again}")
     for other in added:
         ctx.say(f"{other.job}: {other.kind} follows")
-
-
-_VERDICTS: Mapping[State, Verdict] = MappingProxyType(
-    {
-        State.SUBMITTED: Verdict.BEHAVIOR,
-        State.NO_CANDIDATE: Verdict.BEHAVIOR,
-        State.SCORED: Verdict.BEHAVIOR,
-        State.INVALID: Verdict.BEHAVIOR,
-        State.UNSCORABLE: Verdict.BEHAVIOR,
-        State.TERMINAL_BEHAVIOR: Verdict.BEHAVIOR,
-        State.SCORE_FAILED: Verdict.INFRASTRUCTURE,
-        State.TERMINAL_INFRASTRUCTURE: Verdict.INFRASTRUCTURE,
-        State.TERMINAL_OPERATOR: Verdict.OPERATOR,
-    }
-)
-
-
-def ending_of(folder: drive.RunFolder) -> JobEnding | None:
-    """Read how a run ended from its journal; None when it has not, or is not committed yet.
-
-    Raises:
-        TaskPackError: the journal is damaged.
-    """
-    view = read_journal(folder.journal, drive.KINDS[type(folder)])
-    verdict = None if view.state is None else _VERDICTS.get(view.state)
-    if verdict is None or (verdict is Verdict.BEHAVIOR and not folder.complete.exists()):
-        return None
-    data = view.records[-1].data
-    return JobEnding(
-        verdict,
-        outcome=_outcome(folder, view),
-        exit=EXITS[verdict],
-        note=str(data.get("message", "")),
-        busy=data.get("fact") == drive.RESOURCES_BUSY,
-    )
-
-
-def _outcome(folder: drive.RunFolder, view: JournalView) -> str:
-    """Name an ending in a word: termination reason, host fact or last event."""
-    last = view.records[-1]
-    if last.event is Event.INFRASTRUCTURE:
-        return str(last.data.get("fact", ""))
-    if last.event is Event.OPERATOR:
-        return TerminationReason.OPERATOR_INTERRUPT
-    if isinstance(folder, AttemptFolder):
-        ended = view.last(Event.CAPTURED) or view.last(Event.DECLINED)
-        return "" if ended is None else str(ended.data.get("reason", ""))
-    return last.event
-
-
-def refused(refusal: OrchError) -> JobEnding:
-    """Class what kept a job from being registered, by whose doing it was."""
-    operator = {Exit.USAGE, Exit.TASK_PACK, Exit.INTERRUPTED}
-    verdict = Verdict.OPERATOR if refusal.exit_code in operator else Verdict.INFRASTRUCTURE
-    busy = isinstance(refusal, ResourcesBusyError)
-    return JobEnding(verdict, REFUSED, refusal.exit_code, str(refusal), busy=busy)
 
 
 _NEVER_REGISTERED = JobEnding(
