@@ -145,16 +145,16 @@ class Observer:
         """What was found by now that is the host's doing: the run must end for any of it."""
         return self._findings.host_facts
 
-    def finish(self, timeout: float = LAST_LOOK) -> Findings:
+    def finish(self) -> Findings:
         """Take the last look, with the container ended, and say what was found in all.
 
-        A look that is not done after ``timeout`` seconds is missing, and said to be.
+        A look that is not done after ``LAST_LOOK`` seconds is missing, and said to be.
         """
         with self._changed:
             if not self._over:
                 self._over = True
                 self._hand_over(Wish.LAST)
-            done = self._changed.wait_for(self._is_idle, timeout)
+            done = self._changed.wait_for(self._is_idle, LAST_LOOK)
         self._close()
         found = self._findings
         return found if done else replace(found, signs=found.signs | {Sign.OBSERVATION_GAP})
