@@ -34,7 +34,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 @pytest.fixture
 def probe(stand_in: StandIn) -> Iterator[NvmlProbe]:
-    made = NvmlProbe(SystemClock(), patience=1.0)
+    made = NvmlProbe(SystemClock())
     yield made
     made.close()
 
@@ -223,6 +223,7 @@ def test_GP_03_a_driver_that_cannot_be_opened_is_named_with_what_to_do(
         assert f"NVML says {name} ({code:d}, nvmlInit)" in str(refusal.value)
         assert ACTIONS.get(name, "reboot") in str(refusal.value)
         assert "\n" not in str(refusal.value)
+        assert probe._child is None  # it may hold what was loaded before a driver was mended
     stand_in.heal()
     assert [device.uuid for device in probe.devices()] == ["GPU-a"]
 
@@ -253,11 +254,10 @@ def test_a_device_that_needs_a_reset_is_lost(stand_in: StandIn, probe: NvmlProbe
         probe.sample("GPU-a")
 
 
-def test_a_call_that_hangs_is_ended_and_the_next_question_is_answered(
-    stand_in: StandIn, probe: NvmlProbe
-) -> None:
+def test_a_call_that_hangs_is_ended_and_the_next_question_is_answered(stand_in: StandIn) -> None:
     stand_in.gpu("GPU-a")
-    probe.sample("GPU-a")
+    probe = NvmlProbe(SystemClock(), patience=1.0)
+    probe.library()
     hung = child_of(probe)
     stand_in.hang(UTILIZATION)
     with pytest.raises(DeviceUnreadableError, match="NVML hangs: no answer about GPU-a in 1 s"):
@@ -266,6 +266,7 @@ def test_a_call_that_hangs_is_ended_and_the_next_question_is_answered(
     stand_in.heal()
     assert probe.sample("GPU-a").utilization == 0
     assert child_of(probe) != hung
+    probe.close()
 
 
 def test_a_driver_that_hangs_when_opened_is_given_its_own_time(stand_in: StandIn) -> None:
@@ -318,6 +319,15 @@ def test_the_child_hears_no_ctrl_c_and_holds_nothing_of_ours(
         assert os.getsid(child) == child
         held = [fd.readlink() for fd in Path(f"/proc/{child}/fd").iterdir()]
         assert Path(lock.name) not in held
+
+
+def test_nothing_is_imported_from_where_orch_was_called(
+    stand_in: StandIn, probe: NvmlProbe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pynvml.py", "hashlib.py", "orchestrator.py"):
+        (tmp_path / name).write_text("raise SystemExit(5)\n")
+    monkeypatch.chdir(tmp_path)
+    assert probe.devices() == ()
 
 
 def test_threads_get_each_its_own_answer(stand_in: StandIn, probe: NvmlProbe) -> None:
