@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
+from orchestrator.adapters.fake_clock import FakeClock
 from orchestrator.adapters.in_memory import InMemoryEngine
 from orchestrator.adapters.system_clock import SystemClock
 from orchestrator.domain.outcome import HostFact, StopReason
@@ -329,7 +330,7 @@ def test_a_live_run_is_not_lost_for_another_engine(rig: Rig) -> None:
 
     def elsewhere() -> None:
         with rig.context() as ctx:
-            other = InMemoryEngine(lambda _: 0)
+            other = InMemoryEngine(images={}, clock=FakeClock())
             reconcile(replace(ctx, engine=other, say=said.append))
         assert any("belongs to engine" in line for line in said)
 
@@ -409,7 +410,7 @@ def test_a_supervisor_that_dies_while_the_engine_is_away_is_replaced_when_it_is_
         proxy.cut()
         _kill(process)
         log = replay / "logs/adopter.log"
-        until(lambda: log.exists() and log.read_text().count("does not answer") > 1)
+        until(lambda: log.exists() and log.read_text().count("no container engine") > 1)
         assert final(replay) == "run_started"
         proxy.mend()
         _adopted(replay)
