@@ -122,13 +122,9 @@ class NvmlProbe(DeviceProbe):
         return reply.get("answer")
 
     def _start(self) -> subprocess.Popen[bytes]:
+        # -P: nothing is imported from where orch was called.
         self._child = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                _PROGRAM,
-            ],  # -P: nothing is imported from where orch was called
+            [sys.executable, "-P", "-m", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -23,8 +23,9 @@ def gpus(
     That is one look, with the bounds that a task has when it says nothing else.
     """
     settings, clock = invocation(context).settings, wiring.system_clock()
+    locks, permitted = wiring.device_locks(settings), wiring.permitted_holders(settings)
     with closing(wiring.devices()) as devices:
-        host = Host(devices, wiring.processes(), wiring.device_locks(settings), clock)
+        host = Host(devices, wiring.processes(), locks, clock, permitted)
         library, views = devices.library(), look(host)
     if json:
         emit_json(

@@ -28,6 +28,7 @@ CONTAINER = "c0ffee" * 10 + "beef"
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     monkeypatch.setenv("ORCH_HOST", str(tmp_path / "host"))
+    monkeypatch.setenv("ORCH_HOME", str(tmp_path))
     made = StandIn(tmp_path)
     made.enter(monkeypatch)
     return made
@@ -168,6 +169,16 @@ def test_looking_changes_nothing_on_the_host(
     stand_in.gpu("GPU-a")
     shown(capsys)
     assert not (tmp_path / "host").exists()
+
+
+def test_holders_that_orch_toml_permits_leave_a_device_idle(
+    stand_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in.gpu("GPU-a", used=GIB, processes=[Process(os.getpid(), GIB)])
+    assert documents(capsys)["GPU-a"]["state"] == "busy"
+    holder = f'{{executable = "{sys.executable}", memory = "1g"}}'
+    (tmp_path / "orch.toml").write_text(f"[gpu]\npermitted = [{holder}]\n")
+    assert documents(capsys)["GPU-a"]["state"] == "idle"
 
 
 class Table(ProcessTable):

@@ -306,7 +306,10 @@ def test_a_child_ends_with_its_parent_even_within_a_call_that_hangs(stand_in: St
         assert b"GPU-a" in child.stdout.readline()
         child.stdin.write(json.dumps({"ask": "sample", "uuid": "GPU-a"}).encode() + b"\n")
         child.stdin.close()
-        assert child.wait(60) == 0
+        try:
+            assert child.wait(60) == 0
+        finally:
+            child.kill()
 
 
 def test_the_child_hears_no_ctrl_c_and_holds_nothing_of_ours(
