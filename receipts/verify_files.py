@@ -24,17 +24,18 @@ MAX_PATCH = 256 * 1024**2
 _CHECKPOINT = re.compile(r"checkpoints/(checkpoint-[0-9]{1,12})")
 _FILES: Mapping[PhaseName, re.Pattern[str]] = {
     PhaseName.EXPLORE: re.compile(
-        r"gate\.json|candidate/(?:candidate\.patch|manifest\.json|submission\.json)"
+        r"gate\.json|telemetry\.jsonl"
+        r"|candidate/(?:candidate\.patch|manifest\.json|submission\.json)"
     ),
     PhaseName.SUBMIT: re.compile(r"candidate/(?:candidate\.patch|manifest\.json|submission\.json)"),
     PhaseName.GATE: re.compile(r"gate\.json"),
-    PhaseName.REPLAY: _CHECKPOINT,
+    PhaseName.REPLAY: re.compile(rf"telemetry\.jsonl|{_CHECKPOINT.pattern}"),
     PhaseName.COLLECT: _CHECKPOINT,
     PhaseName.VALIDATE: re.compile(
-        rf"artifacts\.json|gate(?:-validate)?\.json|{_CHECKPOINT.pattern}"
+        rf"artifacts\.json|gate(?:-validate)?\.json|telemetry\.jsonl|{_CHECKPOINT.pattern}"
     ),
     PhaseName.SCORE: re.compile(
-        r"(?:summary|gate)\.json"
+        r"(?:summary|gate)\.json|telemetry\.jsonl"
         r"|checkpoint-[0-9]{1,12}/out/(?:summary|official-eval-receipt)\.json"
     ),
 }

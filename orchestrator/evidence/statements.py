@@ -264,8 +264,8 @@ def checkpoint_subjects(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def gate_subjects(*evidence: Path) -> dict[str, str]:
-    """Name the gate's evidence, that of it which exists."""
+def evidence_subjects(*evidence: Path) -> dict[str, str]:
+    """Name what the gate and the watch saw, those files of it which exist."""
     return {file.name: file_sha256(file) for file in evidence if file.exists()}
 
 

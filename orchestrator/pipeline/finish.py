@@ -17,7 +17,7 @@ from orchestrator.evidence.context import Context
 from orchestrator.evidence.statements import Due
 from orchestrator.lifecycle.machine import Event, State, advance
 from orchestrator.storage.campaign import CampaignEvent, read_campaign
-from orchestrator.storage.durable import remove_file
+from orchestrator.storage.durable import remove_file, sync_file
 from orchestrator.storage.journal import JournalView, Record, read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
 from orchestrator.storage.receipt_folder import Minted, last_receipt, mint, write_complete
@@ -45,6 +45,7 @@ def finish_attempt(ctx: Context, folder: AttemptFolder) -> None:
     _mint(
         ctx,
         folder.receipts,
+        folder.telemetry,
         plan,
         RunKind.ATTEMPT,
         view,
@@ -73,7 +74,7 @@ def _attempt_due(plan: AttemptPlan, view: JournalView, folder: AttemptFolder) ->
                 },
                 {
                     **statements.candidate_subjects(folder),
-                    **statements.gate_subjects(folder.gate),
+                    **statements.evidence_subjects(folder.gate, folder.telemetry),
                 },
                 statements.limits(plan.resources, plan.wall, view.last(Event.EXPLORE_STARTED)),
                 devices=statements.devices(plan, Phase.EXPLORE, folder.gate),
@@ -100,6 +101,7 @@ def finish_replay(ctx: Context, folder: ReplayFolder) -> None:
     _mint(
         ctx,
         folder.receipts,
+        folder.telemetry,
         plan,
         RunKind.REPLAY,
         view,
@@ -133,7 +135,7 @@ def _replay_due(plan: ReplayPlan, view: JournalView, folder: ReplayFolder) -> li
     if gate is not None:
         passed = (view.last(Event.GATE_PASSED) if run is not None else None) or terminal
         materials = {**basis, **source, **seen}
-        evidence = statements.gate_subjects(folder.gate)
+        evidence = statements.evidence_subjects(folder.gate)
         devices = statements.devices(plan, Phase.REPLAY, folder.gate)
         due.append(Due(PhaseName.GATE, gate, passed, materials, evidence, devices=devices))
     if run is not None:
@@ -143,7 +145,7 @@ def _replay_due(plan: ReplayPlan, view: JournalView, folder: ReplayFolder) -> li
                 run,
                 (exited or collected) if collected is not None else terminal,
                 {**basis, "harness": plan.harness_digest, **source, **seen},
-                taken,
+                {**taken, **statements.evidence_subjects(folder.telemetry)},
                 statements.limits(plan.resources, plan.wall, run),
                 plan.argv,
                 exited,
@@ -168,7 +170,7 @@ def _replay_due(plan: ReplayPlan, view: JournalView, folder: ReplayFolder) -> li
                 **statements.seen_by(plan, Phase.VALIDATE),
                 **{row["name"]: row["digest"] for row in rows if row.get("digest")},
             },
-            {**judged, **statements.gate_subjects(*own_gate)},
+            {**judged, **statements.evidence_subjects(*own_gate, folder.telemetry)},
             statements.limits(task.resources(Phase.VALIDATE), task.validate_.total_wall),
             devices=statements.devices(plan, Phase.VALIDATE, folder.gate_again, folder.gate),
         )
@@ -198,7 +200,7 @@ def finish_scoring(ctx: Context, folder: ScoringFolder) -> None:
                 materials,
                 {
                     **statements.score_subjects(folder, plan),
-                    **statements.gate_subjects(folder.gate),
+                    **statements.evidence_subjects(folder.gate, folder.telemetry),
                 },
                 statements.limits(plan.resources, plan.wall),
                 devices=statements.devices(plan, Phase.SCORE, folder.gate),
@@ -207,6 +209,7 @@ def finish_scoring(ctx: Context, folder: ScoringFolder) -> None:
     _mint(
         ctx,
         folder.receipts,
+        folder.telemetry,
         plan,
         RunKind.SCORING,
         view,
@@ -230,6 +233,7 @@ def _withdraw(folder: ScoringFolder, plan: ScoringPlan) -> None:
 def _mint(
     ctx: Context,
     folder: Path,
+    telemetry: Path,
     plan: PhasePlan,
     kind: RunKind,
     view: JournalView,
@@ -238,6 +242,8 @@ def _mint(
     before: Minted | None,
 ) -> None:
     """Mint what is due, numbered on from the receipt before."""
+    # A supervisor that was killed has not seen to it that its last rows are on the disk.
+    sync_file(telemetry)
     for item in due:
         state = state_after(kind, view, item.last)
         prev = None if before is None else before.digest

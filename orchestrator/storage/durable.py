@@ -205,6 +205,22 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def sync_file(path: Path) -> None:
+    """Make what was written to a file durable; one that is not there is fine.
+
+    Raises:
+        StorageFullError: the fsync failed.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        _sync(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
 def open_lines(path: Path, *, read: bool = False) -> int:
     """Open a file of lines to append to, made durably when it is missing; return a descriptor.
 

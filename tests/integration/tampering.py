@@ -54,6 +54,14 @@ def gate_evidence_edited(scene: Scene) -> None:
     replace_text(scene.replay / "gate.json", '"passed": true', '"passed": false')
 
 
+def telemetry_edited(scene: Scene) -> None:
+    replace_text(scene.replay / "telemetry.jsonl", '"kind":"end"', '"kind":"gap"')
+
+
+def telemetry_removed(scene: Scene) -> None:
+    (scene.scoring / "telemetry.jsonl").unlink()
+
+
 def candidate_removed(scene: Scene) -> None:
     (scene.attempt / "candidate" / "candidate.patch").unlink()
 
@@ -463,6 +471,8 @@ TAMPERINGS = (
             manifest_edited,
             manifest_and_its_digest_edited,
             gate_evidence_edited,
+            telemetry_edited,
+            telemetry_removed,
             candidate_removed,
             checkpoint_swapped,
             checkpoint_given_a_file,

@@ -242,7 +242,7 @@ def test_damage_of_any_kind_is_answered_and_never_a_traceback(scene: Scene) -> N
 
 def _is_evidence(scene: Scene, path: Path) -> bool:
     parts = path.relative_to(scene.attempt).parts
-    if not path.is_file() or path.name in {"transcript.jsonl", "telemetry.jsonl"}:
+    if not path.is_file() or path.name == "transcript.jsonl":
         return False
     locks = {".supervisor.lock", ".beginning.lock"}
     beside = {"logs", "out", "workspace", "control", "validate", "checkpoints", *locks}
