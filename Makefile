@@ -6,7 +6,7 @@ PACKAGES := git e2fsprogs mmdebstrap debian-archive-keyring
 PODMAN := podman catatonit runc
 COMPILER := gcc libc6-dev
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench faults setup lock clean everything campaign
+.PHONY: help demo test check bench faults soak setup lock clean everything campaign soaking
 MAKEFLAGS += --no-print-directory
 
 help:  ## list the targets
@@ -44,6 +44,14 @@ campaign:
 	$(BIN)/orch images build
 	$(BIN)/orch task prepare digits_class0
 	$(BIN)/python -m tests.faults
+
+soak: setup  ## twenty minutes of jobs beside one long replay, against a real engine: what grows?
+	@scripts/debian_packages.sh $(PACKAGES) || echo "going on without"
+	@scripts/with_engine.sh $(MAKE) soaking
+
+soaking:
+	$(BIN)/orch images build cpu-numpy
+	$(BIN)/python -m tests.soak
 
 setup:  ## make .venv from the locked requirements
 	@scripts/setup.sh
