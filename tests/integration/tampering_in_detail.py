@@ -229,7 +229,7 @@ def a_check_that_failed(scene: Scene) -> None:
 
 
 def an_acceptance_hidden(scene: Scene) -> None:
-    scene.edit("005-validate", lambda s: s["subject"].pop(1))
+    scene.edit("005-validate", lambda s: s["subject"].pop(-2))
 
 
 def more_accepted_than_are_kept(scene: Scene) -> None:
