@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from orchestrator.domain.gate import PermittedHolder
     from orchestrator.evidence.context import Context
     from orchestrator.evidence.supervise import Beat, StopRequest
-    from orchestrator.storage.device_locks import DeviceLocks
     from orchestrator.ports.models import ModelGateway
+    from orchestrator.storage.device_locks import DeviceLocks
     from orchestrator.storage.layout import RunsFolder
     from orchestrator.storage.queue import Queue
     from receipts.keys import SigningKey

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
+from typing_extensions import override
 
 from orchestrator.domain.task import Strict
 
@@ -210,6 +211,7 @@ class ModelName:
             raise ValueError(f"model {text!r} is not of the form PROVIDER/NAME")
         return cls(provider, name)
 
+    @override
     def __str__(self) -> str:
         return f"{self.provider}/{self.name}"
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.mock_models.dialects import CHAT, GEMINI, MESSAGES, RESPONSES, Spelling, encode
-from tests.mock_models.turns import Act, Cut, Ending, HangUp, Raw, Seen, Status, Turn
+from tests.mock_models.turns import Act, Cut, Ending, HangUp, Held, Raw, Seen, Status, Turn
 
 Script = Callable[[Seen], Act] | Iterable[Act]
 _GEMINI = re.compile(r".*/models/(?P<model>[^/:]+):(?P<verb>\w+)")
@@ -113,11 +113,19 @@ class _Handler(BaseHTTPRequestHandler):
                 self._turn(act.turn, seen, events=act.events, broken=True)
             case Ending():
                 self._turn(act.turn, seen, events=act.events)
+            case Held():
+                self._turn(act.turn, seen, hold=(act.events, act.go))
             case Turn():
                 self._turn(act, seen)
 
     def _turn(
-        self, turn: Turn, seen: Seen, *, events: int | None = None, broken: bool = False
+        self,
+        turn: Turn,
+        seen: Seen,
+        *,
+        events: int | None = None,
+        broken: bool = False,
+        hold: tuple[int, threading.Event] | None = None,
     ) -> None:
         spelling, model, stream = _spelling(seen)
         if isinstance(spelling, dict):
@@ -131,6 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
         for number, event in enumerate(spelling.events(turn, model)):
             if number == events:
                 break
+            if hold is not None and number == hold[0]:
+                hold[1].wait(60)
             self._chunk(encode(event))
         if broken:
             self.close_connection = True

@@ -1,5 +1,6 @@
 """What a mock model says, and what goes wrong with it."""
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +60,16 @@ class HangUp:
     """The connection is closed without a word."""
 
 
-Act = Turn | Status | Cut | Ending | Raw | HangUp
+@dataclass(frozen=True)
+class Held:
+    """The stream stands still after ``events`` events until ``go`` is set."""
+
+    turn: Turn
+    go: threading.Event
+    events: int = 2
+
+
+Act = Held | Turn | Status | Cut | Ending | Raw | HangUp
 
 
 @dataclass(frozen=True)

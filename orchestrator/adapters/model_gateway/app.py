@@ -138,7 +138,7 @@ class GatewayApp:
             turn.route, raw, dict(request.query_params), dict(request.headers), turn.scope
         )
         if turn.route.endpoint.verb.spends:
-            self._meter.admit()
+            self._meter.admit(turn.number)
         turn.collector = turn.language.collector()
         answering = asyncio.create_task(self._answer(turn, turn.passed))
         leaving = asyncio.create_task(_left(request.receive))
@@ -156,6 +156,7 @@ class GatewayApp:
         assert turn.route is not None and turn.collector is not None  # noqa: S101, PT018
         ask = Ask(
             dialect=turn.language.dialect,
+            model=passed.model,
             endpoint=turn.route.endpoint,
             path=turn.request.url.path,
             suffix=passed.suffix,
@@ -167,7 +168,9 @@ class GatewayApp:
         )
         async with self._source.ask(ask) as answer:
             turn.tries, turn.note = answer.tries, answer.note
-            turn.passing = Passing(answer, turn.language, turn.collector, self._vault)
+            turn.passing = Passing(
+                answer, turn.language, turn.collector, self._vault, lambda: self._charge(turn)
+            )
             await turn.passing.run(turn.out, stream=passed.stream)
 
     async def _counted(self, turn: _Turn) -> AsyncIterator[bytes]:
@@ -181,9 +184,9 @@ class GatewayApp:
 
     def _settle(self, turn: _Turn) -> None:
         """Count and record what a request came to."""
+        self._charge(turn)
+        self._meter.close(turn.number)
         passed, passing = turn.passed, turn.passing
-        if passed is not None and passing is not None and turn.collector is not None:
-            turn.usage = self._spent(turn, passed, passing, turn.collector)
         error = turn.refusal
         ended = passing.ended if passing is not None else Ended.WHOLE
         exchange = Exchange(
@@ -204,13 +207,15 @@ class GatewayApp:
         )
         self._keep(turn, exchange)
 
-    def _spent(self, turn: _Turn, passed: Passed, passing: Passing, collector: Collector) -> Usage:
-        """Say what was spent: as the provider counted, or as it is estimated where it did not."""
+    def _charge(self, turn: _Turn) -> None:
+        """Charge what the provider counted, or an estimate where it did not."""
+        passed, passing, collector = turn.passed, turn.passing, turn.collector
+        if turn.route is None or passed is None or passing is None or collector is None:
+            return
         self._policy.learn(collector.ids)
-        if turn.route is None or not turn.route.endpoint.verb.spends:
-            return Usage()
-        nothing = Usage() if passing.cost_nothing else collector.estimate(len(passed.sent))
-        return self._meter.settle(collector.usage or nothing, passed.model)
+        if turn.route.endpoint.verb.spends:
+            nothing = Usage() if passing.cost_nothing else collector.estimate(len(passed.sent))
+            turn.usage = self._meter.charge(turn.number, collector.usage or nothing, passed.model)
 
     def _keep(self, turn: _Turn, exchange: Exchange) -> None:
         passed, passing = turn.passed, turn.passing

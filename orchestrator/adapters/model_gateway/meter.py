@@ -19,25 +19,27 @@ class Meter:
         self._budget = budget
         self._prices = prices
         self._lock = threading.Lock()
-        self._used = Usage()
+        self._past = Usage()
+        self._open: dict[int, Usage] = {}
 
     @property
     def used(self) -> Usage:
         """What was used so far."""
         with self._lock:
-            return self._used
+            return self._sum()
 
-    def admit(self) -> None:
-        """Count one request.
+    def admit(self, number: int) -> None:
+        """Count request ``number``.
 
         Raises:
             RefusedError: a budget is used up.
         """
         with self._lock:
+            so_far = self._sum()
             limits = (
-                ("tokens", self._used.tokens, self._budget.tokens),
-                ("cost", self._used.cost, self._budget.cost),
-                ("requests", self._used.requests, self._budget.requests),
+                ("tokens", so_far.tokens, self._budget.tokens),
+                ("cost", so_far.cost, self._budget.cost),
+                ("requests", so_far.requests, self._budget.requests),
             )
             for name, used, limit in limits:
                 if limit is not None and used >= limit:
@@ -46,11 +48,20 @@ class Meter:
                         f"the budget of this attempt is used up: {name} {used:,.10g} of "
                         f"{limit:,.10g}; no further request will be answered",
                     )
-            self._used += Usage(requests=1)
+            self._open[number] = Usage(requests=1)
 
-    def settle(self, usage: Usage, model: str) -> Usage:
-        """Add what a request came to; return it with its cost."""
+    def charge(self, number: int, usage: Usage, model: str) -> Usage:
+        """Say what request ``number`` has come to so far; return it with its cost."""
+        priced = replace(usage, requests=1, cost=cost_of(usage, self._prices.get(model)))
         with self._lock:
-            priced = replace(usage, cost=cost_of(usage, self._prices.get(model)))
-            self._used += priced
-        return replace(priced, requests=1)
+            if number in self._open:
+                self._open[number] = priced
+        return priced
+
+    def close(self, number: int) -> None:
+        """Request ``number`` comes to no more."""
+        with self._lock:
+            self._past += self._open.pop(number, Usage())
+
+    def _sum(self) -> Usage:
+        return sum(self._open.values(), self._past)

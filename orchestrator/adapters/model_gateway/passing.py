@@ -1,7 +1,7 @@
 """Passing a reply on, byte for byte, while a copy of it is read."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.types import Send
 
@@ -53,15 +53,25 @@ class Out:
 
 
 class Passing:
-    """One reply on its way. ``copy`` is what was passed on, as far as it is recorded."""
+    """One reply on its way. ``copy`` is what was passed on, as far as it is recorded.
+
+    ``on_finished`` is called before the agent has the end of it: what it asks next is held against
+    a budget that knows of this.
+    """
 
     def __init__(
-        self, answer: Answer, language: Language, collector: Collector, vault: Vault
+        self,
+        answer: Answer,
+        language: Language,
+        collector: Collector,
+        vault: Vault,
+        on_finished: Callable[[], None],
     ) -> None:
         self._answer = answer
         self._language = language
         self._collector = collector
         self._vault = vault
+        self._on_finished = on_finished
         self.ended = Ended.CUT
         self.content_type = answer.content_type.partition(";")[0].strip().lower()
         self.copy = bytearray()
@@ -92,6 +102,7 @@ class Passing:
         self._collector.whole(value)
         self._keep(data)
         self.ended = Ended.WHOLE
+        self._on_finished()
         await out.whole(_OK, data, {"content-type": _JSON, **self._answer.headers})
 
     async def _failure(self, out: Out) -> None:
@@ -148,6 +159,8 @@ class Passing:
             self._understand(events, data)
             if data:
                 self._keep(data)
+                if self._collector.finished:
+                    self._on_finished()
                 await out.body(data, more=True)
         if rest := blotter.rest():
             self._keep(rest)

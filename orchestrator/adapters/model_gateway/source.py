@@ -15,6 +15,7 @@ class Ask:
     """A request that has passed. ``path`` is the agent's, ``suffix`` the provider's."""
 
     dialect: Dialect
+    model: str
     endpoint: Endpoint
     path: str
     suffix: str

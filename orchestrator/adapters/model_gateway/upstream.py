@@ -16,6 +16,7 @@ from orchestrator.adapters.model_gateway.limiter import KeyLimiter
 from orchestrator.adapters.model_gateway.outage import Outage
 from orchestrator.adapters.model_gateway.shape import RefusedError
 from orchestrator.adapters.model_gateway.source import Answer, Ask, BrokenOffError, Source
+from orchestrator.adapters.model_gateway.vertex import vertex_messages
 from orchestrator.adapters.model_gateway.wire import MAX_ERROR, TooLongError, read_reply
 from orchestrator.domain.model import Auth, Dialect, Provider, Refusal
 from orchestrator.errors import UsageError
@@ -161,14 +162,16 @@ class Upstream(Source):
         return response
 
     def _request(self, ask: Ask) -> httpx.Request:
-        query = dict(ask.query)
+        query, suffix, body = dict(ask.query), ask.suffix, ask.body
+        if self._provider.auth is Auth.VERTEX and ask.dialect is Dialect.MESSAGES:
+            suffix, body = vertex_messages(ask)
         if self._provider.auth is Auth.AZURE and self._provider.api_version:
             query["api-version"] = self._provider.api_version
         return self._client.build_request(
             ask.endpoint.method,
-            self._provider.base_url + ask.suffix,
+            self._provider.base_url + suffix,
             params=query or None,
-            content=ask.body,
+            content=body,
             headers={
                 **ask.headers,
                 "content-type": "application/json",
