@@ -61,6 +61,7 @@ class Rooms:
     _stack: ExitStack = field(default_factory=ExitStack)
     _volumes: list[Volume] = field(default_factory=list)
     _views: int = 0
+    _outlived_by: tuple[type[Exception], ...] = (ContainerLeftRunning,)
 
     def __enter__(self) -> Self:
         self.close_views()  # a supervisor that was killed may have left some open
@@ -79,9 +80,13 @@ class Rooms:
         trace: TracebackType | None,
     ) -> None:
         self.close_views()
-        if isinstance(error, ContainerLeftRunning):
+        if isinstance(error, self._outlived_by):
             self._stack.pop_all()  # the container is left running, and its folders with it
         self._stack.__exit__(kind, error, trace)
+
+    def outlive(self, error: type[Exception]) -> None:
+        """Leave the folders to a container that runs on, should ``error`` end the supervision."""
+        self._outlived_by = (*self._outlived_by, error)
 
     def volume(self, folder: Path, size: int, target: str) -> Volume:
         """Open a size-limited folder that the agent's user owns; closed with the rooms."""

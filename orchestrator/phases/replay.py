@@ -14,7 +14,12 @@ from orchestrator.domain.container import ContainerSpec, ContainerStatus
 from orchestrator.domain.outcome import HostFact, Verdict, verdict
 from orchestrator.domain.records import AttemptPlan, ReplayPlan
 from orchestrator.domain.roles import Phase
-from orchestrator.errors import ContainerLostError, GateRefusedError, InfrastructureError
+from orchestrator.errors import (
+    ContainerLostError,
+    EngineUnavailableError,
+    GateRefusedError,
+    InfrastructureError,
+)
 from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.apply import Applied, InvalidPatch, PatchDiffers, apply, copy_pristine
 from orchestrator.evidence.capped_log import CappedLog
@@ -106,6 +111,7 @@ def resume(
         raise InfrastructureError("orch ended before the run had started")
     with Rooms(ctx, host_folder(folder)) as rooms:
         replay = _Replay(ctx, plan, folder, journal, rooms)
+        rooms.outlive(EngineUnavailableError)
         rooms.adopt(folder.workspace, plan.resources.disk)
         out = rooms.adopt(folder.out, plan.resources.disk)
         if seen is not None:
@@ -204,6 +210,7 @@ def _start(replay: _Replay, held: Reservation) -> Watch:
         argv=list(plan.argv),
         size_limits=dict(rooms.limits),
     )
+    rooms.outlive(EngineUnavailableError)
     _pin(replay, Event.RUN_STARTED)
     watch.begin()
     container.start(log)

@@ -21,6 +21,7 @@ from orchestrator.errors import (
     InterruptedByOperator,
     ResourcesBusyError,
     StorageFullError,
+    TaskPackError,
 )
 from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.context import Context, Outcome
@@ -336,6 +337,8 @@ def _supervised(ctx: Context, folder: RunFolder, plan: PhasePlan) -> Iterator[Jo
             message = str(failure) or type(failure).__name__
             if is_accepted(folder, journal.state):
                 ctx.say("a submission was accepted before; it is completed in the background")
+                raise
+            if journal.state in _HAD and isinstance(failure, TaskPackError):
                 raise
             if journal.state in _HAD and isinstance(failure, _PASSING):
                 ctx.guard(folder.root, None)

@@ -30,7 +30,7 @@ from orchestrator.storage.ledger import Claim
 from orchestrator.storage.supervisor import holders
 from receipts.envelope import parse_envelope
 from tests.contract.breaking_proxy import BreakingProxy
-from tests.e2e.rig import PUBLISH, Rig, events, final, kill_group, last, snapshot, until
+from tests.e2e.rig import PUBLISH, Rig, events, final, has, kill_group, last, snapshot, until
 
 UNTIL_TOLD = PUBLISH + "publish 10 0.5\nuntil [ -e /out/go ]; do sleep 0.1; done\npublish 20 0.7\n"
 SLEEP = PUBLISH + "publish 10 0.5\nsleep 300\n"
@@ -457,7 +457,7 @@ def test_a_reading_of_what_was_collected_survives_a_restart_of_the_host(rig: Rig
     attempt = rig.enter(rig.pack(PUBLISH + "publish 10 0.5\n", validator=slow))
     process = rig.start("replay", attempt)
     replay = attempt / "replay-001"
-    until(lambda: (replay / "lifecycle.jsonl").exists() and final(replay) == "collected")
+    until(lambda: has(replay, "collected"))
     rig.kill_for_good(process, replay)
     with rig.context() as ctx:
         reconcile(replace(ctx, clock=_AfterReboot()))
@@ -474,7 +474,7 @@ def test_what_is_collected_waits_for_a_busy_host(rig: Rig) -> None:
     attempt = rig.enter(rig.pack(PUBLISH + "publish 10 0.5\n", validator=slow))
     process = rig.start("replay", attempt)
     replay = attempt / "replay-001"
-    until(lambda: (replay / "lifecycle.jsonl").exists() and final(replay) == "collected")
+    until(lambda: has(replay, "collected"))
     rig.kill_for_good(process, replay)
     with rig.context() as ctx:
         everything = len(os.sched_getaffinity(0))
@@ -509,7 +509,7 @@ def test_a_scoring_whose_supervisor_died_is_its_own_failure_at_once(rig: Rig) ->
     attempt = rig.enter(rig.pack(PUBLISH + "publish 10 0.5\n", scorer="sleep 300\n"))
     process = rig.start("replay", attempt)
     scoring = attempt / "replay-001/score-001"
-    until(lambda: (scoring / "lifecycle.jsonl").exists() and final(scoring) == "score_started")
+    until(lambda: has(scoring, "score_started"))
     until(lambda: len(rig.containers()) == 1)
     _kill(process)
     rig.settled(scoring)
