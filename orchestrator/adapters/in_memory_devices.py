@@ -84,7 +84,10 @@ class InMemoryDevices(DeviceProbe):
     def devices(self) -> tuple[Device, ...]:
         """List what was put here and not lost or removed."""
         self._answer()
-        return tuple(d for d in self._devices.values() if not self._is_lost(d))
+        found = tuple(d for d in self._devices.values() if not self._is_lost(d))
+        if self._devices and not found:
+            raise DeviceUnreadableError("the driver has lost every GPU: GpuIsLost")
+        return found
 
     @override
     def sample(self, uuid: str) -> DeviceSample:

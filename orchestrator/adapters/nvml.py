@@ -77,7 +77,7 @@ class NvmlProbe(DeviceProbe):
 
     @override
     def devices(self) -> tuple[Device, ...]:
-        """List what the driver knows; a GPU that it has lost is left out."""
+        """List the GPUs that the driver lets us look at."""
         answer = self._ask({"ask": "devices"})
         return tuple(Device(**found) for found in answer or ())
 
@@ -186,10 +186,10 @@ def _refusal(reply: Mapping[str, Any], uuid: str) -> DeviceLostError | DeviceUnr
     name = reply["error"]
     said = f"NVML says {name} ({reply['code']}, {reply['call']})"
     action = ACTIONS.get(name, _OTHERWISE)
-    if not reply["lost"]:
+    if not (uuid and reply["lost"]):
         return DeviceUnreadableError(f"{said}; {action}")
     xids = "".join(f", Xid {xid}" for xid in reply.get("xids", ()))
-    return DeviceLostError(f"the driver has lost {uuid or 'a GPU'}: {said}{xids}; {action}")
+    return DeviceLostError(f"the driver has lost {uuid}: {said}{xids}; {action}")
 
 
 def _sample(uuid: str, boottime_ns: int, found: Mapping[str, Any]) -> DeviceSample:

@@ -1,9 +1,9 @@
 """Calls to NVML through pynvml, and the devices that they find. For the child process alone."""
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pynvml  # type: ignore[import-untyped]
 
@@ -17,6 +17,7 @@ _NO_SUCH = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 _MIG = "MIG-"  # how the UUID of an instance begins
 
 Answer = dict[str, Any]
+_Told = TypeVar("_Told")
 
 
 class DriverError(Exception):
@@ -94,14 +95,25 @@ def address(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
-def boards() -> Iterator[Any]:
-    """Find every GPU that the driver has not lost. The order means nothing."""
+def of_each_board(tell: Callable[[Any], list[_Told]]) -> list[_Told]:
+    """Ask about every GPU, in an order that means nothing.
+
+    One that refuses is left out: NVML counts GPUs that are lost, and GPUs that this user, or this
+    control group, may not have.
+
+    Raises:
+        DriverError: all of them refuse; the first one's.
+    """
+    told: list[_Told] = []
+    refusals: list[DriverError] = []
     for index in range(call("nvmlDeviceGetCount")):
         try:
-            yield call("nvmlDeviceGetHandleByIndex", index)
+            told += tell(call("nvmlDeviceGetHandleByIndex", index))
         except DriverError as error:
-            if not error.gone:
-                raise
+            refusals.append(error)
+    if refusals and not told:
+        raise refusals[0]
+    return told
 
 
 def instances(board: Any) -> Iterator[Any]:

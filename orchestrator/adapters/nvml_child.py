@@ -28,10 +28,10 @@ from orchestrator.adapters.nvml_calls import (
     Answer,
     DriverError,
     Target,
-    boards,
     call,
     call_if_supported,
     instances,
+    of_each_board,
 )
 from orchestrator.adapters.nvml_xids import Errors
 
@@ -121,23 +121,25 @@ def _processes(target: Target, function: str, use: str) -> list[Answer]:
 def tell_devices() -> list[Answer]:
     """List every GPU, or its MIG instances where it is cut into them."""
     driver = call("nvmlSystemGetDriverVersion")
+    return [{**device, "driver": driver} for device in of_each_board(_board)]
+
+
+def _board(board: Any) -> list[Answer]:
+    uuid = call("nvmlDeviceGetUUID", board)
+    minor = call_if_supported("nvmlDeviceGetMinorNumber", board)
+    parts = list(instances(board))
     found = []
-    for board in boards():
-        uuid = call("nvmlDeviceGetUUID", board)
-        minor = call_if_supported("nvmlDeviceGetMinorNumber", board)
-        parts = list(instances(board))
-        for handle in parts or [board]:
-            memory = call_if_supported("nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2)
-            found.append(
-                {
-                    "uuid": call("nvmlDeviceGetUUID", handle),
-                    "model": call("nvmlDeviceGetName", handle),
-                    "memory": 0 if memory is None else memory.total,
-                    "driver": driver,
-                    "parent": uuid if parts else None,
-                    "minor": minor,
-                }
-            )
+    for handle in parts or [board]:
+        memory = call_if_supported("nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2)
+        found.append(
+            {
+                "uuid": call("nvmlDeviceGetUUID", handle),
+                "model": call("nvmlDeviceGetName", handle),
+                "memory": 0 if memory is None else memory.total,
+                "parent": uuid if parts else None,
+                "minor": minor,
+            }
+        )
     return found
 
 

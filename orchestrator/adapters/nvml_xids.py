@@ -9,9 +9,9 @@ from orchestrator.adapters.nvml_calls import (
     DriverError,
     Target,
     address,
-    boards,
     call,
     instances,
+    of_each_board,
 )
 
 _EVENTS_A_LOOK = 1000
@@ -63,21 +63,21 @@ class Errors:
         self._reporting = set()
         try:
             self._set = call("nvmlEventSetCreate")
-        except DriverError:
-            self._set = None
+            targets = of_each_board(self._register_board)
+        except DriverError:  # none can tell
             return
-        for board in boards():
-            wanted = pynvml.nvmlEventTypeXidCriticalError
-            try:
-                if not call("nvmlDeviceGetSupportedEventTypes", board) & wanted:
-                    continue
-                call("nvmlDeviceRegisterEvents", board, wanted, self._set)
-                targets = [Target.of_handle(own, board) for own in (board, *instances(board))]
-            except DriverError:  # this one cannot tell
-                continue
-            self._reporting.add(address(board))
-            for target in targets:
-                self._inboxes.setdefault(target.uuid, Inbox(address(target.board), target.instance))
+        for target in targets:
+            board = address(target.board)
+            self._reporting.add(board)
+            self._inboxes.setdefault(target.uuid, Inbox(board, target.instance))
+
+    def _register_board(self, board: Any) -> list[Target]:
+        """Ask for the errors of one GPU; empty where it does not report any."""
+        wanted = pynvml.nvmlEventTypeXidCriticalError
+        if not call("nvmlDeviceGetSupportedEventTypes", board) & wanted:
+            return []
+        call("nvmlDeviceRegisterEvents", board, wanted, self._set)
+        return [Target.of_handle(own, board) for own in (board, *instances(board))]
 
     def _gather(self) -> None:
         """Take what waits, without waiting for more."""
@@ -91,7 +91,8 @@ class Errors:
                         inbox.xids[event.eventData] = None
         except DriverError as error:
             if error.code != pynvml.NVML_ERROR_TIMEOUT:  # a GPU that is lost spoils the whole set
-                pynvml.nvmlEventSetFree(self._set)
+                freed, self._set = self._set, None
+                pynvml.nvmlEventSetFree(freed)
                 self._register()
 
 

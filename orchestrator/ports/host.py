@@ -138,7 +138,8 @@ class DeviceProbe(Protocol):
     def devices(self) -> tuple[Device, ...]:
         """List the host's GPUs, MIG instances in place of a GPU that is cut into them.
 
-        Empty where there is no driver.
+        A GPU that is lost, or not for this user, is left out; where all are, the driver does not
+        answer. Empty where there is no driver, or no GPU.
         """
         ...
 

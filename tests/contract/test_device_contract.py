@@ -215,6 +215,13 @@ def test_a_lost_device_is_lost_and_the_others_stay(host: Host) -> None:
     assert listed(host) == ("GPU-b",)
 
 
+def test_a_host_that_has_lost_every_device_is_unreadable(host: Host) -> None:
+    for uuid in BOTH:
+        host.lose(uuid)
+    with pytest.raises(DeviceUnreadableError, match="GpuIsLost"):
+        host.probe.devices()
+
+
 def test_a_device_that_is_gone_is_lost(host: Host) -> None:
     host.remove("GPU-a")
     with pytest.raises(DeviceLostError, match="GPU-a"):

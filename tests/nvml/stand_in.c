@@ -204,7 +204,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct handle **out) {
     for (int i = 0; i < devices; i++) {
         if (device[i].board >= 0 || index-- > 0) continue;
         *out = handle_of(device[i].uuid);
-        return device[i].lost ? GPU_IS_LOST : SUCCESS;
+        return device[i].lost ? GPU_IS_LOST : misbehave(__func__, device[i].uuid);
     }
     return INVALID_ARGUMENT;
 }

@@ -240,6 +240,27 @@ def test_a_query_that_is_refused_leaves_the_device_unreadable(
     assert probe.sample("GPU-b").processes == ()
 
 
+@pytest.mark.parametrize(
+    ("function", "code"),
+    [
+        ("nvmlDeviceGetHandleByIndex_v2", Code.NO_PERMISSION),  # another's, of a control group
+        ("nvmlDeviceGetHandleByIndex_v2", Code.UNKNOWN),  # how many drivers say "lost"
+        ("nvmlDeviceGetName", Code.GPU_IS_LOST),
+    ],
+)
+def test_a_gpu_that_refuses_does_not_hide_the_others(
+    stand_in: StandIn, probe: NvmlProbe, function: str, code: Code
+) -> None:
+    stand_in.gpu("GPU-a")
+    stand_in.gpu("GPU-b")
+    stand_in.error(function, code, "GPU-a")
+    assert [device.uuid for device in probe.devices()] == ["GPU-b"]
+    assert probe.sample("GPU-b").unsupported == frozenset()
+    stand_in.error(function, code, "GPU-b")
+    with pytest.raises(DeviceUnreadableError, match=rf"\({code:d}, nvmlDeviceGet"):
+        probe.devices()
+
+
 def test_a_list_that_never_fits_is_unreadable(stand_in: StandIn, probe: NvmlProbe) -> None:
     stand_in.gpu("GPU-a", processes=[Process(7)])
     stand_in.error("nvmlDeviceGetComputeRunningProcesses_v3", 7, "GPU-a")
