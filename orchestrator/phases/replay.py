@@ -4,7 +4,7 @@ Nothing crosses from the exploration but ``candidate.patch``. Before the command
 facts or an invalid patch can refuse; after it has started ``domain.outcome`` decides.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -85,11 +85,19 @@ def run(
 
 
 def resume(
-    ctx: Context, plan: ReplayPlan, folder: ReplayFolder, journal: Journal, adoption: Adoption
+    ctx: Context,
+    plan: ReplayPlan,
+    folder: ReplayFolder,
+    journal: Journal,
+    adoption: Adoption,
+    held: Reservation | None,
 ) -> None:
     """Go on with a replay whose supervisor is gone: same container, same deadline.
 
     Where the host restarted, nobody knows whether all that was published reached the disk.
+
+    Args:
+        held: what of its reservation could be had again.
 
     Raises:
         ContainerLostError: the container is gone, so nobody knows how it ended.
@@ -109,7 +117,7 @@ def resume(
         raise ContainerLostError(f"the container of {folder.root} is gone, its end was not seen")
     if seen is None and found[0].state().status is ContainerStatus.CREATED:
         raise InfrastructureError("orch ended before the run had started")
-    with Rooms(ctx, host_folder(folder)) as rooms:
+    with Rooms(ctx, host_folder(folder), held) as rooms:
         replay = _Replay(ctx, plan, folder, journal, rooms)
         rooms.outlive(EngineUnavailableError)
         rooms.adopt(folder.workspace, plan.resources.disk)
@@ -220,6 +228,9 @@ def _start(replay: _Replay, held: Reservation) -> Watch:
 
 def _watch(replay: _Replay, container: Container, deadline_ns: int, log: CappedLog) -> Watch:
     task = load(replay.folder.attempt.plan, AttemptPlan).task
+    passed = replay.journal.view.last(Event.GATE_PASSED)
+    devices = () if passed is None else tuple(passed.data.get("gpus", ()))
+    subject = Subject.of(Phase.REPLAY, replay.folder, task, replay.rooms.held)
     return replay.ctx.watch(
         Phase.REPLAY,
         container,
@@ -227,7 +238,7 @@ def _watch(replay: _Replay, container: Container, deadline_ns: int, log: CappedL
         log,
         outgrown=replay.rooms.outgrown,
         kills=replay.folder.kills,
-        subject=Subject.of(Phase.REPLAY, replay.folder, task, replay.rooms.held),
+        subject=replace(subject, gpus=devices),  # also where somebody else has one by now
     )
 
 

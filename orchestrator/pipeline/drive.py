@@ -5,7 +5,7 @@ terminal event; a candidate's doing arrives as an ordinary outcome.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 from orchestrator.domain.attempt import Entry, RunKind, TerminationReason
 from orchestrator.domain.outcome import HostFact
@@ -38,7 +38,7 @@ from orchestrator.storage.campaign import CampaignEvent
 from orchestrator.storage.durable import free_ballast, make_ballast, remove_unfinished
 from orchestrator.storage.journal import Journal, read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
-from orchestrator.storage.ledger import Claim, Reservation
+from orchestrator.storage.ledger import Reservation
 from orchestrator.storage.pack import Pack
 from orchestrator.storage.records import load
 from orchestrator.storage.supervisor import supervising
@@ -142,8 +142,8 @@ def resume_replay(ctx: Context, folder: ReplayFolder, adoption: Adoption) -> Sta
     with _supervised(ctx, folder, plan) as journal, adoption.held or nullcontext():
         match journal.state:
             case State.RUNNING:
-                with _reserved(ctx, folder, plan, adoption):
-                    replay.resume(ctx, plan, folder, journal, adoption)
+                with adoption.reserved(ctx, plan, folder.root, journal) as held:
+                    replay.resume(ctx, plan, folder, journal, adoption, held)
             case State.QUEUED | State.GATING:
                 raise InfrastructureError("orch ended before the run had started")
             case _:
@@ -151,27 +151,6 @@ def resume_replay(ctx: Context, folder: ReplayFolder, adoption: Adoption) -> Sta
         if journal.state is State.COLLECTED:
             _validate_again(ctx, plan, folder, journal, adoption.held)
     return _ended(journal, folder)
-
-
-@contextmanager
-def _reserved(
-    ctx: Context, folder: ReplayFolder, plan: ReplayPlan, adoption: Adoption
-) -> Iterator[None]:
-    """Hold what a container that is taken over uses, where nobody handed that on.
-
-    It runs already, and is not ended because somebody else has reserved the same.
-    """
-    held = adoption.held
-    need = plan.resources
-    with ExitStack() as stack:
-        if held is None:
-            claim = Claim(plan.run_id, Phase.REPLAY, need.cpus, need.memory, 0, folder.root)
-            try:
-                held = stack.enter_context(ctx.ledger.reserve(claim))
-            except GateRefusedError as refusal:
-                ctx.say(f"{folder.root} goes on without a reservation: {refusal}")
-        ctx.guard(folder.root, held)
-        yield
 
 
 def _validate_again(
