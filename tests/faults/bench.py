@@ -75,6 +75,8 @@ class Place:
             "ORCH_ASSETS": self.assets,
             "TMPDIR": str(self.root / "tmp"),
             MARK: str(self.root),
+            # Whoever takes a run over starts in another folder, and is to be the same code.
+            "PYTHONPATH": str(Path(__file__).parents[2]),
         }
         if self.engine is not None:
             own["DOCKER_HOST"] = self.engine

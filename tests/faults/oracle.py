@@ -61,6 +61,27 @@ def is_durable(point: Point) -> bool:
     return point.event == GOOD[point.kind] and point.when is When.AFTER
 
 
+_WATCHED: Mapping[RunKind, str] = MappingProxyType(
+    {
+        RunKind.ATTEMPT: "explore_started",
+        RunKind.REPLAY: "gate_passed",
+        RunKind.SCORING: "gate_passed",
+    }
+)
+"""From which event on a run has a watchdog."""
+
+
+def is_left_alone(case: Case) -> bool:
+    """Tell whether nobody types anything after a case: its run must be taken to its end anyway.
+
+    Of two points beside one event it is the second; after the first a person types at once.
+    """
+    point = case.point
+    order = ORDER[point.kind]
+    watched = order.index(point.event) >= order.index(_WATCHED[point.kind])
+    return case.fault is Fault.KILL9 and point.when is not When.BEFORE and watched
+
+
 _WITH_CONTAINER = {
     (RunKind.ATTEMPT, "explore_started"),
     (RunKind.ATTEMPT, "exploring"),

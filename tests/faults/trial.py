@@ -79,6 +79,8 @@ class _Trial:
             if self._case.fault is Fault.DISK_FULL:
                 stack.enter_context(_small_disk(self.place.runs))
             hit = self._strike()
+            if hit is not None and oracle.is_left_alone(self._case):
+                self._leave_alone(hit)
             self._go_on(hit)
             self.problems += problems(self.place, self._case, hit, self._result, self._eye)
             kept = self.place.root / "kept"
@@ -114,6 +116,13 @@ class _Trial:
         self._cable.cut()
         threading.Timer(_AWAY_S, self._cable.mend).start()
         return f"cut for {_AWAY_S} s"
+
+    def _leave_alone(self, hit: Path) -> None:
+        """Type nothing: whoever takes the run over must have ended and committed it."""
+        if not wait_until_none(self.place.environment(), _SETTLE_S):
+            self.problems.append("whoever took it over came to no end")
+        if not is_committed(hit):
+            self.problems.append(f"nobody took it to its end; its last event is {last(hit)!r}")
 
     def _go_on(self, hit: Path | None) -> None:
         """Type what a person would type next, until everything is committed."""
