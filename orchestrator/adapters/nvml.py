@@ -28,6 +28,7 @@ _PROGRAM = "orchestrator.adapters.nvml_child"
 _PATIENCE = 10.0
 _PATIENCE_AT_START = 60.0  # without persistence the driver wakes every GPU first, seconds each
 _PIECE = 64 * 1024
+_LAST_WORDS = 200
 
 ACTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -72,7 +73,7 @@ class NvmlProbe(DeviceProbe):
         self._clock = clock
         self._patience = patience
         self._patience_at_start = patience_at_start
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: _Child | None = None
         self._alone = threading.Lock()
 
     @override
@@ -105,11 +106,12 @@ class NvmlProbe(DeviceProbe):
     def _ask(self, question: Mapping[str, str]) -> Any:
         """Put one question; None where there is no library."""
         with self._alone:
-            if self._child is not None and self._child.poll() is None:
+            if self._child is not None and self._child.lives():
                 child, patience = self._child, self._patience
             else:
                 self._end_child()
-                child, patience = self._start(), self._patience_at_start
+                child, patience = _Child(), self._patience_at_start
+                self._child = child
             try:
                 reply = json.loads(self._exchange(child, question, patience))
             except BaseException:
@@ -121,60 +123,98 @@ class NvmlProbe(DeviceProbe):
             raise _refusal(reply, question.get("uuid", ""))
         return reply.get("answer")
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        # -P: nothing is imported from where orch was called.
-        self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", _PROGRAM],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        return self._child
-
-    def _exchange(
-        self, child: subprocess.Popen[bytes], question: Mapping[str, str], patience: float
-    ) -> bytes:
-        """Write the question, and read one line within ``patience`` seconds."""
-        if child.stdin is None or child.stdout is None:
-            raise TypeError("the child was started without pipes")
-        with suppress(BrokenPipeError):  # it has died; reading says so
-            os.write(child.stdin.fileno(), json.dumps(question).encode() + b"\n")
+    def _exchange(self, child: "_Child", question: Mapping[str, str], patience: float) -> bytes:
+        """Put the question, and take one line within ``patience`` seconds."""
+        child.write(json.dumps(question).encode() + b"\n")
         deadline = self._clock.boottime_ns() + round(patience * 1e9)
-        line = bytearray()
+        line = b""
         while not line.endswith(b"\n"):
             left = (deadline - self._clock.boottime_ns()) / 1e9
-            if left <= 0 or not select.select([child.stdout], [], [], left)[0]:
+            piece = child.read(left) if left > 0 else None
+            if piece is None:
                 raise DeviceUnreadableError(
                     f"NVML hangs: no answer about {_subject(question)} in {patience:g} s; "
                     f"{_OTHERWISE}"
                 )
-            piece = os.read(child.stdout.fileno(), _PIECE)
             if not piece:
                 raise DeviceUnreadableError(
                     f"the process that asks NVML about {_subject(question)} ended with "
-                    f"{_ended(child)}; {_OTHERWISE}"
+                    f"{child.end()}; {_OTHERWISE}"
                 )
             line += piece
-        return bytes(line)
+        return line
 
     def _end_child(self) -> None:
         child, self._child = self._child, None
-        if child is None:
-            return
-        child.kill()
-        for pipe in (child.stdin, child.stdout):
-            if pipe is not None:
-                pipe.close()
-        _ended(child)
+        if child is not None:
+            child.kill()
 
 
-def _ended(child: subprocess.Popen[bytes]) -> str:
-    """Wait for an end that is due; a process that a driver holds in the kernel may never end."""
-    try:
-        return f"status {child.wait(timeout=1)}"
-    except subprocess.TimeoutExpired:
-        return "no status"
+class _Child:
+    """The process that asks NVML, and the end of what it complains of."""
+
+    def __init__(self) -> None:
+        try:
+            # -P: nothing is imported from where orch was called.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _PROGRAM],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as fault:
+            raise DeviceUnreadableError(
+                f"no process to ask NVML can be started: {fault.strerror}"
+            ) from fault
+        self.pid = self._process.pid
+        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
+        self._pipes = tuple(pipe for pipe in pipes if pipe is not None)
+        self._stdin, self._stdout, self._stderr = (pipe.fileno() for pipe in self._pipes)
+        os.set_blocking(self._stderr, False)
+        self._complaint = b""
+
+    def lives(self) -> bool:
+        """Tell whether it has not ended."""
+        return self._process.poll() is None
+
+    def write(self, line: bytes) -> None:
+        """Hand it a line."""
+        with suppress(BrokenPipeError):  # it has died; reading says so
+            os.write(self._stdin, line)
+
+    def read(self, seconds: float) -> bytes | None:
+        """Take what it says within that time; None when that is nothing, empty at its end."""
+        poll = select.poll()
+        poll.register(self._stdout, select.POLLIN)
+        if not poll.poll(seconds * 1000):
+            return None
+        self._hear_complaints()
+        return os.read(self._stdout, _PIECE)
+
+    def end(self) -> str:
+        """Wait for an end that is due, and say how it was and what was complained of last.
+
+        A process that a driver holds within the kernel may never end.
+        """
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        self._hear_complaints()
+        last = self._complaint.decode(errors="replace").strip().rpartition("\n")[2]
+        return f"status {self._process.returncode}{last and ': '}{last}"
+
+    def kill(self) -> None:
+        """End it, and let go of it."""
+        self._process.kill()
+        self.end()
+        for pipe in self._pipes:
+            pipe.close()
+
+    def _hear_complaints(self) -> None:
+        """Keep the end of what it printed beside its answers, so that it never waits for us."""
+        with suppress(BlockingIOError):
+            while piece := os.read(self._stderr, _PIECE):
+                self._complaint = (self._complaint + piece)[-_LAST_WORDS:]
 
 
 def _subject(question: Mapping[str, str]) -> str:

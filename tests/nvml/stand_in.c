@@ -5,7 +5,7 @@
  *   error FUNCTION CODE [UUID]     that call is refused (of that device, or always)
  *   hang FUNCTION [UUID]           that call never returns
  *   die FUNCTION [UUID]            that call ends the process
- *   print FUNCTION [UUID]          that call prints a line on stdout
+ *   print FUNCTION [UUID]          that call prints 4,000 bytes to stdout
  *   gpu UUID                       a GPU; what follows is said of it
  *   instance UUID NUMBER           a MIG instance of the GPU above; what follows is said of it
  *     name TEXT
@@ -134,7 +134,7 @@ static int misbehave(const char *function, const char *uuid) {
         if (!strcmp(fault[i].kind, "die")) _exit(3);
         if (!strcmp(fault[i].kind, "hang")) for (;;) pause();
         if (!strcmp(fault[i].kind, "print")) {
-            puts("the stand-in prints");
+            for (int line = 0; line < 200; line++) puts("the stand-in prints");
             fflush(stdout);
         }
         if (fault[i].code != SUCCESS) return fault[i].code;

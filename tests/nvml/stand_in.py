@@ -204,7 +204,7 @@ class StandIn:
         self._fault(f"die {function} {uuid}")
 
     def chatter(self, function: str) -> None:
-        """Let a function print to stdout."""
+        """Let a function print 4,000 bytes to stdout."""
         self._fault(f"print {function}")
 
     def heal(self) -> None:

@@ -306,6 +306,15 @@ def test_a_child_that_dies_within_a_call_is_replaced(stand_in: StandIn, probe: N
     assert probe.sample("GPU-a").utilization == 0
 
 
+def test_the_last_words_of_a_child_that_broke_are_told(
+    stand_in: StandIn, probe: NvmlProbe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pynvml.py").write_text("raise ImportError('half of it is missing')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(DeviceUnreadableError, match=r"status 1: ImportError: half of it is miss"):
+        probe.devices()
+
+
 def test_a_child_that_was_killed_between_questions_is_replaced_unseen(
     stand_in: StandIn, probe: NvmlProbe
 ) -> None:
@@ -369,10 +378,13 @@ def test_threads_get_each_its_own_answer(stand_in: StandIn, probe: NvmlProbe) ->
             assert found == {(f"GPU-{number}", number)}
 
 
-def test_what_the_library_prints_is_no_answer(stand_in: StandIn, probe: NvmlProbe) -> None:
+def test_what_the_library_prints_is_no_answer_and_fills_no_pipe(
+    stand_in: StandIn, probe: NvmlProbe
+) -> None:
     stand_in.gpu("GPU-a")
     stand_in.chatter(UTILIZATION)
-    assert probe.sample("GPU-a").utilization == 0
+    for _ in range(40):
+        assert probe.sample("GPU-a").utilization == 0
 
 
 def test_the_page_about_gpus_has_the_table_of_queries_and_every_action() -> None:
