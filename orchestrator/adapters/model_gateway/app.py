@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Send
@@ -19,7 +19,7 @@ from orchestrator.adapters.model_gateway.secrets import Vault
 from orchestrator.adapters.model_gateway.shape import RefusedError, Scope
 from orchestrator.adapters.model_gateway.source import Ask, Source
 from orchestrator.adapters.model_gateway.wire import read_request
-from orchestrator.domain.model import Ended, Exchange, Refusal, Reply, Usage
+from orchestrator.domain.model import Ended, Exchange, Refusal, Reply, ToolCall, Usage
 from orchestrator.errors import StorageFullError
 from orchestrator.ports import Clock
 
@@ -192,17 +192,17 @@ class GatewayApp:
         exchange = Exchange(
             number=turn.number,
             dialect=turn.language.dialect,
-            path=turn.request.url.path[:1000],
+            path=self._vault.clean_text(turn.request.url.path[:1000]),
             model=passed.model if passed is not None else "",
             status=turn.out.status,
             seconds=(self._clock.boottime_ns() - turn.arrived_ns) / _NS,
             usage=turn.usage,
-            reply=turn.collector.reply if turn.collector is not None else Reply(),
+            reply=self._cleaned(turn.collector),
             refusal=error.kind if error is not None else None,
             message=self._vault.clean_text(error.message) if error is not None else "",
             ended=Ended.LEFT if turn.left else ended,
             tries=turn.tries,
-            dropped=tuple(turn.scope.dropped),
+            dropped=tuple(map(self._vault.clean_text, turn.scope.dropped)),
             note=turn.note,
         )
         self._keep(turn, exchange)
@@ -216,6 +216,13 @@ class GatewayApp:
         if turn.route.endpoint.verb.spends:
             nothing = Usage() if passing.cost_nothing else collector.estimate(len(passed.sent))
             turn.usage = self._meter.charge(turn.number, collector.usage or nothing, passed.model)
+
+    def _cleaned(self, collector: Collector | None) -> Reply:
+        if collector is None:
+            return Reply()
+        reply, clean = collector.reply, self._vault.clean_text
+        calls = tuple(ToolCall(clean(call.name), clean(call.arguments)) for call in reply.calls)
+        return replace(reply, text=clean(reply.text), thought=clean(reply.thought), calls=calls)
 
     def _keep(self, turn: _Turn, exchange: Exchange) -> None:
         passed, passing = turn.passed, turn.passing

@@ -57,6 +57,24 @@ def normal(value: Any, depth: int = 0) -> Any:
     return value
 
 
+def first_difference(one: Any, other: Any, where: str = "") -> str:
+    """Name the place where two normal values part, such as ``messages[1].content``; "" if none."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name in (*one, *(name for name in other if name not in one)):
+            place = f"{where}.{name}" if where else name
+            if name not in one or name not in other:
+                return place
+            if found := first_difference(one[name], other[name], place):
+                return found
+        return ""
+    if isinstance(one, list) and isinstance(other, list):
+        for index, (inner, outer) in enumerate(zip(one, other, strict=False)):
+            if found := first_difference(inner, outer, f"{where}[{index}]"):
+                return found
+        return "" if len(one) == len(other) else f"{where}[{min(len(one), len(other))}]"
+    return "" if one == other else where
+
+
 def _kind(item: Any) -> list[Any]:
     """Say what kind of turn it is: who speaks, and what it is made of."""
     if not isinstance(item, dict):

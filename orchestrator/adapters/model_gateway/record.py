@@ -44,13 +44,10 @@ class Wire:
 class Recorder:
     """Appends exchanges to a file, without any secret; one that is full says so, once."""
 
-    def __init__(
-        self, path: Path, choice: ModelChoice, vault: Vault, clock: Clock, *, limit: int = MAX_FILE
-    ) -> None:
+    def __init__(self, path: Path, choice: ModelChoice, vault: Vault, clock: Clock) -> None:
         self._path = path
         self._vault = vault
         self._clock = clock
-        self._limit = limit
         self._known: set[str] = set()
         self._full = False
         with storage_faults(path):
@@ -121,13 +118,24 @@ class Recorder:
         assert self._descriptor is not None  # noqa: S101 - for mypy; add looked
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
         line = self._vault.clean(text.encode("ascii")) + b"\n"
-        if self._size + len(line) > self._limit:
+        if self._size + len(line) > MAX_FILE:
             self._full = True
-            line = json.dumps({"full": self._limit}).encode() + b"\n"
+            line = json.dumps({"full": MAX_FILE}).encode() + b"\n"
         with storage_faults(self._path):
             if os.write(self._descriptor, line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         self._size += len(line)
+
+
+def restored(stored: Any, parts: Mapping[str, Any]) -> Any:
+    """Put the parts back into a request that was stored."""
+    if isinstance(stored, dict):
+        if stored.keys() == {_PART}:
+            return parts.get(stored[_PART])
+        return {name: restored(value, parts) for name, value in stored.items()}
+    if isinstance(stored, list):
+        return [restored(value, parts) for value in stored]
+    return stored
 
 
 def _body(wire: Wire) -> dict[str, Any]:

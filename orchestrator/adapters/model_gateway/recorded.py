@@ -16,8 +16,12 @@ from typing import Any
 
 from typing_extensions import override
 
-from orchestrator.adapters.model_gateway.fingerprint import Fingerprint
-from orchestrator.adapters.model_gateway.record import SCHEMA
+from orchestrator.adapters.model_gateway.fingerprint import (
+    Fingerprint,
+    first_difference,
+    normal,
+)
+from orchestrator.adapters.model_gateway.record import SCHEMA, restored
 from orchestrator.adapters.model_gateway.shape import RefusedError
 from orchestrator.adapters.model_gateway.source import Answer, Ask, BrokenOffError, Source
 from orchestrator.domain.model import RECORDED, Dialect, Ended, Refusal
@@ -51,14 +55,17 @@ def read_header(path: Path, effort: str) -> ModelChoice:
     except OSError as error:
         raise UsageError(f"recording {path}: {error.strerror}", remedy=_REMEDY) from error
     if header.get("schema") != SCHEMA:
-        raise UsageError(f"{path} is no recording of exchanges", remedy=_REMEDY)
+        raise UsageError(f"{path} is no recording", remedy=_REMEDY)
     recorded = str(header.get("effort", ""))
     if effort not in {"", recorded}:
         raise UsageError(
             f"{path} was recorded with effort {recorded or 'left to the provider'}",
             remedy="leave --effort out",
         )
-    dialects = tuple(Dialect(name) for name in header["dialects"])
+    try:
+        dialects = tuple(Dialect(name) for name in header["dialects"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} is no recording of this version", remedy=_REMEDY) from error
     return ModelChoice(f"{RECORDED}/{path}", str(header["model"]), recorded, dialects, "")
 
 
@@ -99,11 +106,11 @@ class Recording(Source):
                 return entry, ""
         for entry in left:
             if entry.fingerprint.shape == ask.fingerprint.shape:
-                return entry, f"differs from exchange {entry.number} of the recording"
+                return entry, f"differs from {self._named(entry, ask)}"
         if not left:
             why = f"all {len(self._entries)} exchanges of the recording were served"
         else:
-            why = f"exchange {left[0].number} of the recording would come next"
+            why = f"another would come next; it differs from {self._named(left[0], ask)}"
         raise RefusedError(
             Refusal.NOT_RECORDED, f"this request is not in the recording {self._path.name}: {why}"
         )
@@ -117,6 +124,19 @@ class Recording(Source):
                 if print_ and value.get("status") and not value.get("refusal"):
                     yield _Entry(int(value["number"]), offset, Fingerprint(**print_))
                 offset += len(line)
+
+    def _named(self, entry: _Entry, ask: Ask) -> str:
+        """Name an exchange, and where a request parts from it."""
+        parts: dict[str, Any] = {}
+        stored: Any = None
+        with self._path.open("rb") as file:
+            while file.tell() <= entry.offset:
+                line = _parsed(file.readline(_MAX_LINE))
+                parts |= line.get("parts") or {}
+                stored = line.get("request")
+        recorded = normal(restored(stored, parts))
+        where = first_difference(recorded, normal(json.loads(ask.body)))
+        return f"exchange {entry.number} of the recording: {where or 'path'}"
 
     def _line(self, entry: _Entry) -> Mapping[str, Any]:
         with self._path.open("rb") as file:

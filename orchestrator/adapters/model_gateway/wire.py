@@ -70,7 +70,8 @@ def parse_object(data: bytes) -> dict[str, Any]:
         ValueError: it is none.
     """
     try:
-        value = json.loads(data, object_pairs_hook=_once, parse_constant=_no_constant)
+        text = data.decode("utf-8")
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(value, dict):
