@@ -36,6 +36,8 @@ _EXECUTION_CONFIG = (
     "StopSignal",
     "Healthcheck",
 )
+_HOLDING = frozenset({"running", "paused", "restarting"})
+"""States of a container that has its devices, or will have them again by itself."""
 
 
 class DockerEngine(ContainerEngine):
@@ -156,12 +158,12 @@ class DockerEngine(ContainerEngine):
 
     @override
     def device_claims(self) -> tuple[DeviceClaim, ...]:
-        filters = {"status": ["running", "paused", "restarting"]}
-        listed = self._api.call("GET", "/containers/json", query={"filters": filters})
+        listed = self._api.call("GET", "/containers/json", query={"all": "1"})
         found = []
         for row in listed:
-            with suppress(ContainerLostError):  # it ended meanwhile
-                found.append(self._api.call("GET", f"/containers/{row['Id']}/json"))
+            if row["State"] in _HOLDING:
+                with suppress(ContainerLostError):  # it ended meanwhile
+                    found.append(self._api.call("GET", f"/containers/{row['Id']}/json"))
         claims = (device_claim(inspected) for inspected in found)
         return tuple(claim for claim in claims if claim is not None)
 

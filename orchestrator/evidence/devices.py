@@ -154,17 +154,13 @@ class Hunt:
         if not self._candidates:
             raise self._refusal()
         device = self._candidates.popleft()
-        claims = self._ctx.engine.device_claims()
-        other = claimed(device, self._listed, claims, self._run_id)
-        if other is not None:
-            self._findings.append(other)
-            return
         lock = self._ctx.ledger.devices.take(device.uuid, self._run_id, self._phase)
-        if not isinstance(lock, DeviceLock):
+        if isinstance(lock, DeviceLock):
+            self._chosen.append(_Chosen(device, lock, Window(device, self._rule)))
+            self._drop_claimed()
+        else:
             sentence = f"{device.uuid} is held by run {lock}"
             self._findings.append(Finding(Refusal.LEASED, device.uuid, sentence))
-            return
-        self._chosen.append(_Chosen(device, lock, Window(device, self._rule)))
 
     def _look(self) -> None:
         """Look at every chosen device once; let those go that something speaks against."""
