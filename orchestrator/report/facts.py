@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from orchestrator.domain.records import Number, PhasePlan, Summary
+from orchestrator.domain.roles import Phase
 from orchestrator.lifecycle.machine import Event, State
-from orchestrator.report import words
+from orchestrator.report import telemetry, words
 from orchestrator.report.story import exit_text
 from orchestrator.report.views import (
     AttemptView,
@@ -97,6 +98,7 @@ def happened(view: AttemptView) -> Section:
         ("ending", ending_reason(view) if state_word(view).startswith("terminal") else ""),
         ("message", _declined(view)),
         ("contested", ", ".join(contested_of(view))),
+        *telemetry.lines(view.folder.telemetry, Phase.EXPLORE, view.journal),
         ("refused submissions", str(len(view.journal.all(Event.SUBMIT_REFUSED)) or "")),
         ("completion", _completion(view)),
         *(("fault", fault) for fault in view.faults),
@@ -153,6 +155,7 @@ def replay_section(view: ReplayView) -> Section:
         ("standing", standing(plan) if plan else ""),
         ("exit", exit_text(exit_facts_of(view))),
         ("memory peak", _memory_peak(view)),
+        *telemetry.lines(view.folder.telemetry, Phase.REPLAY, view.journal),
         ("host facts", ", ".join(_host_facts(view))),
         ("contested", ", ".join(contested_of(view))),
         ("ending", ending_reason(view)),
@@ -176,6 +179,7 @@ def scoring_section(view: ScoringView) -> Section:
         ("evaluator", plan.evaluator_digest if plan else ""),
         ("supersedes", f"score-{plan.supersedes:03d}" if plan and plan.supersedes else ""),
         ("standing", standing(plan) if plan else ""),
+        *telemetry.lines(view.folder.telemetry, Phase.SCORE, view.journal),
         ("contested", ", ".join(contested_of(view))),
         ("ending", ending_reason(view)),
         ("completion", _completion(view)),
