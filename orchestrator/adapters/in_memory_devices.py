@@ -84,7 +84,12 @@ class InMemoryDevices(DeviceProbe):
     def devices(self) -> tuple[Device, ...]:
         """List what was put here and not lost or removed."""
         self._answer()
-        found = tuple(d for d in self._devices.values() if not self._is_lost(d))
+        boards = list(dict.fromkeys(d.parent or d.uuid for d in self._devices.values()))
+        found = tuple(
+            replace(device, index=boards.index(device.parent or device.uuid))
+            for device in self._devices.values()
+            if not self._is_lost(device)
+        )
         if self._devices and not found:
             raise DeviceUnreadableError("the driver has lost every GPU: GpuIsLost")
         return found

@@ -95,8 +95,8 @@ def address(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
-def of_each_board(tell: Callable[[Any], list[_Told]]) -> list[_Told]:
-    """Ask about every GPU, in an order that means nothing.
+def of_each_board(tell: Callable[[Any, int], list[_Told]]) -> list[_Told]:
+    """Ask about every GPU by its handle and its index, in an order that means nothing.
 
     One that refuses is left out: NVML counts GPUs that are lost, and GPUs that this user, or this
     control group, may not have.
@@ -108,7 +108,7 @@ def of_each_board(tell: Callable[[Any], list[_Told]]) -> list[_Told]:
     refusals: list[DriverError] = []
     for index in range(call("nvmlDeviceGetCount")):
         try:
-            told += tell(call("nvmlDeviceGetHandleByIndex", index))
+            told += tell(call("nvmlDeviceGetHandleByIndex", index), index)
         except DriverError as error:
             refusals.append(error)
     if refusals and not told:

@@ -124,7 +124,7 @@ def tell_devices() -> list[Answer]:
     return [{**device, "driver": driver} for device in of_each_board(_board)]
 
 
-def _board(board: Any) -> list[Answer]:
+def _board(board: Any, index: int) -> list[Answer]:
     uuid = call("nvmlDeviceGetUUID", board)
     minor = call_if_supported("nvmlDeviceGetMinorNumber", board)
     parts = list(instances(board))
@@ -138,6 +138,7 @@ def _board(board: Any) -> list[Answer]:
                 "memory": 0 if memory is None else memory.total,
                 "parent": uuid if parts else None,
                 "minor": minor,
+                "index": index,
             }
         )
     return found

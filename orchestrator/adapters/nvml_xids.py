@@ -71,7 +71,7 @@ class Errors:
             self._reporting.add(board)
             self._inboxes.setdefault(target.uuid, Inbox(board, target.instance))
 
-    def _register_board(self, board: Any) -> list[Target]:
+    def _register_board(self, board: Any, _index: int) -> list[Target]:
         """Ask for the errors of one GPU; empty where it does not report any."""
         wanted = pynvml.nvmlEventTypeXidCriticalError
         if not call("nvmlDeviceGetSupportedEventTypes", board) & wanted:

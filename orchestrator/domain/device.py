@@ -16,6 +16,8 @@ class Device:
 
     A GPU in MIG mode that is not cut into instances stands for itself; nothing can run on it.
     ``minor`` is the number of its device node, ``/dev/nvidia<minor>``, where the driver tells it.
+    ``index`` is where the driver counted it when it was listed, GPUs that are left out included: no
+    identity, but what others may mean by a number.
     """
 
     uuid: str
@@ -24,6 +26,7 @@ class Device:
     driver: str
     parent: str | None = None
     minor: int | None = None
+    index: int | None = None
 
 
 class Query(StrEnum):

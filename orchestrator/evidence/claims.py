@@ -16,8 +16,8 @@ def claimed(
     """Return which container has a device; None when none but those of ``run_id`` can.
 
     Args:
-        listed: every device of the host, in the order of the driver's library: the engine's
-            tools count by the same.
+        listed: every device of the host. The engine's tools count them as the driver's library
+            does; what is not known by such a number may be any.
     """
     for claim in claims:
         if claim.labels.get(RUN_LABEL) != run_id and _covers(claim, device, listed):
@@ -38,10 +38,9 @@ def _means(name: str, device: Device, listed: Sequence[Device]) -> bool:
     """Tell whether a name may be this device's; an instance is covered by its GPU's name too."""
     if name.startswith(("GPU-", "MIG-")):
         return name in {device.uuid, device.parent}
-    cut = any(other.parent is not None for other in listed)
     if name.startswith(_NODE):
         minors = {other.minor for other in listed}
         return None in minors or name.removeprefix(_NODE) == str(device.minor)
-    if not name.isdecimal() or cut or int(name) >= len(listed):
-        return True
-    return listed[int(name)].uuid == device.uuid
+    cut = any(other.parent is not None for other in listed)
+    known = {str(other.index) for other in listed if other.index is not None}
+    return cut or name not in known or name == str(device.index)

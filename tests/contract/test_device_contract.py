@@ -132,8 +132,8 @@ def test_a_host_without_a_gpu_lists_none(bare: Host) -> None:
 
 def test_a_device_is_listed_with_its_model_memory_and_driver(host: Host) -> None:
     first, second = host.probe.devices()
-    assert first == Device("GPU-a", Gpu.name, 80 * GIB, DRIVER, minor=0)
-    assert (second.uuid, second.minor) == ("GPU-b", 1)
+    assert first == Device("GPU-a", Gpu.name, 80 * GIB, DRIVER, minor=0, index=0)
+    assert (second.uuid, second.minor, second.index) == ("GPU-b", 1, 1)
 
 
 def test_the_library_is_named_and_is_never_official(host: Host) -> None:
@@ -212,7 +212,8 @@ def test_a_lost_device_is_lost_and_the_others_stay(host: Host) -> None:
     with pytest.raises(DeviceLostError, match="lost GPU-a"):
         host.probe.sample("GPU-a")
     assert host.probe.sample("GPU-b").utilization == 0
-    assert listed(host) == ("GPU-b",)
+    (left,) = host.probe.devices()
+    assert (left.uuid, left.index) == ("GPU-b", 1)
 
 
 def test_a_host_that_has_lost_every_device_is_unreadable(host: Host) -> None:
@@ -245,7 +246,8 @@ def test_instances_are_listed_in_place_of_their_gpu(host: Host) -> None:
     found = {device.uuid: device for device in host.probe.devices()}
     assert found.keys() == {"MIG-1", "MIG-2", "GPU-b"}
     whole = Device("GPU-a", INSTANCE["name"], 10 * GIB, DRIVER, minor=0)
-    assert found["MIG-1"] == replace(whole, uuid="MIG-1", parent="GPU-a")
+    part = replace(found["MIG-1"], index=None)
+    assert part == replace(whole, uuid="MIG-1", parent="GPU-a")
     seen = host.probe.sample("MIG-1")
     assert (seen.memory_used, seen.memory_total, seen.utilization) == (0, 10 * GIB, None)
     assert seen.mig

@@ -26,8 +26,8 @@ from orchestrator.sandbox import RUN_LABEL
 
 MIB, GIB, NS = 1024**2, 1024**3, 10**9
 
-H100 = Device("GPU-h100", "NVIDIA H100", 80 * GIB, "570.86.15", minor=0)
-DESKTOP = Device("GPU-desk", "NVIDIA GeForce RTX 3060", 12 * GIB, "570.86.15", minor=1)
+H100 = Device("GPU-h100", "NVIDIA H100", 80 * GIB, "570.86.15", minor=0, index=0)
+DESKTOP = Device("GPU-desk", "NVIDIA GeForce RTX 3060", 12 * GIB, "570.86.15", minor=1, index=1)
 GPU_IN_MIG = Device("GPU-a100", "NVIDIA A100", 40 * GIB, "570.86.15")
 INSTANCE = Device("MIG-1", "NVIDIA A100 MIG 1g.5gb", 5 * GIB, "570.86.15", parent="GPU-a100")
 
@@ -421,3 +421,11 @@ def test_what_an_index_or_a_node_means_is_not_guessed() -> None:
     assert claimed(INSTANCE, (INSTANCE, H100), (claim("1"),), "mine")
     assert claimed(INSTANCE, (INSTANCE, H100), (claim("GPU-a100"),), "mine")
     assert claimed(INSTANCE, (INSTANCE, H100), (claim("MIG-2"),), "mine") is None
+
+
+def test_a_gpu_that_is_not_listed_moves_no_number_to_another() -> None:
+    third = replace(DESKTOP, uuid="GPU-third", minor=2, index=2)
+    left = (DESKTOP, third)
+    assert claimed(DESKTOP, left, (claim("1"),), "mine")
+    assert claimed(third, left, (claim("1"),), "mine") is None
+    assert claimed(third, left, (claim("0"),), "mine")
