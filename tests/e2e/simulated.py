@@ -8,7 +8,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from orchestrator.adapters.fake_clock import FakeClock
-from orchestrator.adapters.in_memory import InMemoryEngine, Inside
+from orchestrator.adapters.in_memory import Command, InMemoryEngine, Inside, no_commands
 from orchestrator.adapters.loop_volumes import FolderVolumes
 from orchestrator.domain.image import image_reference
 from orchestrator.evidence.context import Context
@@ -53,11 +53,14 @@ class NoGuards(Guards):
 
 
 def simulated(
-    ctx: Context, program: Callable[[Inside], int], clock: FakeClock
+    ctx: Context,
+    program: Callable[[Inside], int],
+    clock: FakeClock,
+    command: Command = no_commands,
 ) -> tuple[Context, InMemoryEngine]:
     """Put the in-memory engine and ``clock`` in place of the real ones."""
     images = {image_reference("cpu-numpy"): {"/bin/bash": b"#!"}}
-    engine = InMemoryEngine(program, images=images, clock=clock)
+    engine = InMemoryEngine(program, command=command, images=images, clock=clock)
     fake = replace(ctx, engine=engine, clock=clock, volumes=FolderVolumes(), guards=NoGuards())
     return fake, engine
 
