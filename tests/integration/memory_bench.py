@@ -23,6 +23,7 @@ from orchestrator.pipeline import drive, jobs
 from orchestrator.sandbox import PHASE_LABEL
 from orchestrator.storage.journal import read_journal
 from tests.e2e.rig import Rig
+from tests.e2e.simulated import NoGuards
 
 
 class Clock(FakeClock):
@@ -54,7 +55,7 @@ class Bench:
             mock.patch.object(wiring, "system_clock", return_value=clock),
         ):
             made = wiring.context(settings, StopRequest(), lambda _: None, lambda _: None)
-        return replace(made, volumes=FolderVolumes(), views=PlainViews())
+        return replace(made, volumes=FolderVolumes(), views=PlainViews(), guards=NoGuards())
 
     def go_on(self, ctx: Context) -> None:
         """Type what is missing for a score, as a person would."""
