@@ -314,7 +314,10 @@ def _supervised(ctx: Context, folder: RunFolder, plan: PhasePlan) -> Iterator[Jo
                 free_ballast(ballast)
             fact = _FACTS.get(type(failure), HostFact.ORCHESTRATOR_FAILED.value)
             message = str(failure) or type(failure).__name__
-            if is_accepted(folder, journal.state):
+            known = journal.state is State.CAPTURED  # then only the disk can keep it from its end
+            if is_accepted(folder, journal.state) and (
+                not known or isinstance(failure, StorageFullError)
+            ):
                 ctx.say("a submission was accepted before; it is completed in the background")
                 raise
             if journal.state in _HAD and isinstance(failure, TaskPackError):
@@ -329,12 +332,13 @@ def _supervised(ctx: Context, folder: RunFolder, plan: PhasePlan) -> Iterator[Jo
 
 
 def is_accepted(folder: RunFolder, state: State | None) -> bool:
-    """Tell whether an exploration has a submission that its journal does not know of yet."""
-    return (
-        isinstance(folder, AttemptFolder)
-        and state is State.EXPLORING
-        and folder.submission.exists()
-    )
+    """Tell whether an attempt has a submission that was accepted and is not submitted yet.
+
+    Of an exploration it may be one that its journal does not know of yet.
+    """
+    if not isinstance(folder, AttemptFolder):
+        return False
+    return state is State.CAPTURED or (state is State.EXPLORING and folder.submission.exists())
 
 
 _FACTS: dict[type[Exception], str] = {

@@ -112,9 +112,7 @@ def settle(
                 drive.finish(ctx, folder)
             ctx.say(f"{folder.root}: finished what was left to write")
         return
-    if isinstance(folder, AttemptFolder) and (
-        view.state is State.CAPTURED or drive.is_accepted(folder, view.state)
-    ):
+    if isinstance(folder, AttemptFolder) and drive.is_accepted(folder, view.state):
         with supervising(folder.root):
             _clear(ctx, folder, plan)
         state = drive.resume_attempt(ctx, folder, adoption or Adoption())
