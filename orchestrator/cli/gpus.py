@@ -9,7 +9,10 @@ import typer
 from orchestrator import wiring
 from orchestrator.cli.context import invocation
 from orchestrator.cli.render import emit, emit_json, pairs, table
+from orchestrator.config import Settings
+from orchestrator.domain.container import DeviceClaim
 from orchestrator.domain.device import DeviceLibrary
+from orchestrator.errors import EngineUnavailableError
 from orchestrator.report.gpus import GpuView, Host, look
 
 
@@ -25,12 +28,15 @@ def gpus(
     settings, clock = invocation(context).settings, wiring.system_clock()
     locks, permitted = wiring.device_locks(settings), wiring.permitted_holders(settings)
     with closing(wiring.devices()) as devices:
-        host = Host(devices, wiring.processes(), locks, clock, permitted)
-        library, views = devices.library(), look(host)
+        library = devices.library()
+        claims = None if library is None else _claims(settings)
+        host = Host(devices, wiring.processes(), locks, clock, permitted, claims or ())
+        views = look(host)
     if json:
         emit_json(
             {
                 "library": None if library is None else asdict(library),
+                "containers_known": claims is not None,
                 "devices": [view.document() for view in views],
             }
         )
@@ -38,6 +44,17 @@ def gpus(
         emit("no GPU: there is no NVIDIA driver here (libnvidia-ml.so.1 cannot be loaded)")
     else:
         _print(library, views)
+        if claims is None:
+            emit("no container engine answers: which containers were given a GPU is not known")
+
+
+def _claims(settings: Settings) -> tuple[DeviceClaim, ...] | None:
+    """Ask the engine which containers were given devices; None where there is no engine."""
+    try:
+        with closing(wiring.engine(settings)) as engine:
+            return engine.device_claims()
+    except EngineUnavailableError:
+        return None
 
 
 def _print(library: DeviceLibrary, views: tuple[GpuView, ...]) -> None:

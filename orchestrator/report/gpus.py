@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from orchestrator.domain.container import DeviceClaim
 from orchestrator.domain.device import Device, DeviceProcess, DeviceSample
 from orchestrator.domain.gate import WORTH_WAITING, PermittedHolder
 from orchestrator.domain.process import ProcessFacts
 from orchestrator.domain.task import GateSpec
 from orchestrator.errors import DeviceLostError, DeviceUnreadableError, GateRefusedError
+from orchestrator.evidence.claims import claimed
 from orchestrator.evidence.idleness import Rule, Seen, problem
 from orchestrator.ports import Clock, DeviceProbe, ProcessTable
 from orchestrator.report import words
@@ -117,13 +119,19 @@ class GpuView:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Whom to ask about the devices of a host, and which programs may be on them."""
+    """Whom to ask about the devices of a host, and what is known of them besides.
+
+    Attributes:
+        permitted: which programs may be on a device that is to be idle.
+        claims: which containers were given devices.
+    """
 
     devices: DeviceProbe
     processes: ProcessTable
     locks: DeviceLocks
     clock: Clock
     permitted: tuple[PermittedHolder, ...] = ()
+    claims: tuple[DeviceClaim, ...] = ()
 
 
 def look(host: Host) -> tuple[GpuView, ...]:
@@ -132,10 +140,12 @@ def look(host: Host) -> tuple[GpuView, ...]:
     Raises:
         DeviceUnreadableError: the driver does not say which there are.
     """
-    return tuple(_view(host, *pair) for pair in enumerate(host.devices.devices()))
+    listed = host.devices.devices()
+    return tuple(_view(host, listed, number) for number in range(len(listed)))
 
 
-def _view(host: Host, number: int, device: Device) -> GpuView:
+def _view(host: Host, listed: tuple[Device, ...], number: int) -> GpuView:
+    device = listed[number]
     try:
         lease = host.locks.holder(device.uuid)
         mark = host.locks.mark(device.uuid, host.clock.boot_id())
@@ -145,7 +155,9 @@ def _view(host: Host, number: int, device: Device) -> GpuView:
     except (DeviceUnreadableError, GateRefusedError) as fault:
         return GpuView(number, device, State.UNKNOWN, str(fault))
     processes = {process.pid: host.processes.facts(process.pid) for process in sample.processes}
-    found = problem(device, Seen(sample, processes), Rule(GateSpec(), host.permitted))
+    found = problem(device, Seen(sample, processes), Rule(GateSpec(), host.permitted)) or claimed(
+        device, listed, host.claims, run_id=""
+    )
     if mark is not None:
         state, why = State.UNFIT, f"{device.uuid} is marked unusable: {mark.reason}"
     elif lease is not None:

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator import wiring
+from orchestrator.adapters.in_memory import FakeClock, InMemoryEngine
 from orchestrator.adapters.in_memory_devices import InMemoryDevices
 from orchestrator.adapters.system_clock import SystemClock
 from orchestrator.cli.app import run
+from orchestrator.domain.container import DeviceClaim
 from orchestrator.domain.device import Device, DeviceProcess, DeviceUse
 from orchestrator.domain.gate import PermittedHolder
 from orchestrator.domain.process import ProcessFacts
@@ -23,6 +26,13 @@ from orchestrator.storage.ledger import Capacity, Ledger
 from tests.nvml.stand_in import DESKTOP, GIB, Code, Process, StandIn
 
 CONTAINER = "c0ffee" * 10 + "beef"
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch: pytest.MonkeyPatch) -> InMemoryEngine:
+    made = InMemoryEngine(images={}, clock=FakeClock())
+    monkeypatch.setattr(wiring, "engine", lambda _settings: made)
+    return made
 
 
 @pytest.fixture
@@ -61,7 +71,8 @@ def test_a_host_without_a_driver_says_so(
     if not said.startswith("no GPU"):
         pytest.skip("this host has an NVIDIA driver")
     assert said == "no GPU: there is no NVIDIA driver here (libnvidia-ml.so.1 cannot be loaded)\n"
-    assert json.loads(shown(capsys, "--json")) == {"library": None, "devices": []}
+    said = json.loads(shown(capsys, "--json"))
+    assert said == {"library": None, "containers_known": False, "devices": []}
 
 
 def test_a_driver_without_a_gpu_says_so(
@@ -219,6 +230,27 @@ def test_processes_are_named_with_user_and_container_and_permitted_ones_do_no_ha
         ("1", "8", "compute", "1.0 GiB", "ann", CONTAINER[:12], "python run.py"),
     )
     assert [p["container"] for p in second.document()["processes"]] == [None, CONTAINER]
+
+
+def test_a_device_that_a_container_was_given_is_busy(ledger: Ledger) -> None:
+    clock = SystemClock()
+    devices = InMemoryDevices(clock)
+    for uuid in ("GPU-a", "GPU-b"):
+        devices.put(Device(uuid, "NVIDIA H100", 80 * GIB, "570"))
+    claim = DeviceClaim(CONTAINER, "jupyter", {}, every=False, devices=("1",))
+    host = Host(devices, Table(), ledger.devices, clock, claims=(claim,))
+    assert [view.state for view in look(host)] == [State.IDLE, State.BUSY]
+    assert f"container jupyter ({CONTAINER[:12]}) was given 1" in look(host)[1].why
+
+
+def test_that_no_engine_was_asked_is_said(
+    stand_in: StandIn, engine: InMemoryEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in.gpu("GPU-a")
+    assert "no container engine" not in shown(capsys)
+    engine.go_down()
+    assert "no container engine answers" in shown(capsys)
+    assert json.loads(shown(capsys, "--json"))["containers_known"] is False
 
 
 @pytest.mark.parametrize(
