@@ -1,0 +1,131 @@
+"""What whoever takes a run over finds: signals noted before they were sent, and who had it."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from orchestrator.domain.container import ContainerEnd, ContainerState, ContainerStatus
+from orchestrator.domain.outcome import HostFact, KilledBy, StopReason
+from orchestrator.errors import StorageFullError, UsageError
+from orchestrator.evidence.kills import KillIntent, KillLedger
+from orchestrator.storage import durable, supervisor
+from orchestrator.storage.supervisor import (
+    Holders,
+    claim,
+    holders,
+    is_supervised,
+    keeping,
+    named,
+    note_watchdog,
+    supervising,
+)
+
+
+@dataclass
+class Shot:
+    """A container that notes what its ledger held when the signal came."""
+
+    file: Path
+    id: str = "c" * 64
+    seen: list[str] = field(default_factory=list)
+
+    def kill(self, signal: str = "KILL") -> None:
+        self.seen.append(self.file.read_text() if self.file.exists() else "")
+
+
+def _end(*signals: str) -> ContainerEnd:
+    state = ContainerState(
+        status=ContainerStatus.EXITED,
+        exit_code=137,
+        oom_killed=False,
+        started_at="",
+        finished_at="",
+        pid=0,
+    )
+    return ContainerEnd(state=state, witnessed=True, signals=signals)
+
+
+def test_a_signal_is_written_down_before_it_is_sent(tmp_path: Path) -> None:
+    shot = Shot(tmp_path / "kills.jsonl")
+    ledger = KillLedger(shot.file)
+    ledger.kill(shot, StopReason.HOST_FACT, {HostFact.DEVICE_LOST, HostFact.HOST_DISK_FULL})
+    ledger.kill(shot, StopReason.HOST_FACT)
+    (line,) = shot.seen[1].splitlines()
+    assert shot.seen == [shot.seen[1]] * 2
+    intent = KillIntent.model_validate_json(line)
+    assert intent.container == shot.id
+    assert intent.reason is StopReason.HOST_FACT
+    assert set(intent.facts) == {HostFact.DEVICE_LOST, HostFact.HOST_DISK_FULL}
+    assert ledger.begun is None
+    assert KillLedger.recall(shot.file).begun == intent
+
+
+def test_what_a_supervisor_before_us_sent_is_no_strangers(tmp_path: Path) -> None:
+    file = tmp_path / "kills.jsonl"
+    assert KillLedger.recall(file).killer(_end("KILL")) is KilledBy.THIRD_PARTY
+    assert KillLedger.recall(file).killer(_end()) is KilledBy.NOBODY
+    KillLedger(file).kill(Shot(file), StopReason.DEADLINE)
+    assert KillLedger.recall(file).killer(_end("KILL")) is KilledBy.ORCHESTRATOR
+    assert KillLedger.recall(file).killer(_end("TERM")) is KilledBy.THIRD_PARTY
+
+
+def test_a_line_that_was_cut_off_was_followed_by_no_signal(tmp_path: Path) -> None:
+    file = tmp_path / "kills.jsonl"
+    file.write_bytes(b'{"container": "c", "signal": "KILL", "reas')
+    ledger = KillLedger.recall(file)
+    assert (ledger.begun, ledger.sent) == (None, [])
+
+
+def test_a_full_disk_stops_no_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise StorageFullError("no space")
+
+    monkeypatch.setattr(durable, "open_lines", full)
+    shot = Shot(tmp_path / "kills.jsonl")
+    KillLedger(shot.file).kill(shot, StopReason.DEADLINE)
+    assert shot.seen == [""]
+
+
+# -- the lock of a run
+
+
+def test_the_lock_file_names_who_is_alive(tmp_path: Path) -> None:
+    child = subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE)
+    assert holders(tmp_path) == Holders()
+    with supervising(tmp_path):
+        note_watchdog(tmp_path, child.pid)
+        found = holders(tmp_path)
+        assert found.watchdog == child.pid
+        assert found.supervisor is not None
+        assert named(tmp_path) == f"process {found.supervisor}"
+    child.communicate(b"\n")
+    assert holders(tmp_path).watchdog is None
+    assert named(tmp_path) == "nobody"
+
+
+def test_a_number_that_the_kernel_gave_out_again_names_nobody(tmp_path: Path) -> None:
+    with supervising(tmp_path):
+        own = holders(tmp_path).supervisor
+        (tmp_path / ".supervisor.lock").write_text(f"supervisor {own} 1\nnonsense\nwatchdog x y\n")
+        assert holders(tmp_path) == Holders()
+        assert named(tmp_path) == "another process"
+
+
+def test_an_inherited_lock_is_kept_over_several_turns(tmp_path: Path) -> None:
+    claim(tmp_path)
+    inherited = supervisor._claimed.pop(tmp_path)
+    with keeping(tmp_path, inherited):
+        for _ in range(2):
+            with supervising(tmp_path):
+                assert is_supervised(tmp_path)
+            assert is_supervised(tmp_path)
+    assert not is_supervised(tmp_path)
+    with (
+        supervising(tmp_path),
+        pytest.raises(UsageError, match="supervised by process"),
+        supervising(tmp_path),
+    ):
+        pass
