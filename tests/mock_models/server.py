@@ -5,6 +5,7 @@ What it answers is a script: acts that are used one after another, or a function
 
 import json
 import re
+import ssl
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -22,13 +23,21 @@ _GEMINI = re.compile(r".*/models/(?P<model>[^/:]+):(?P<verb>\w+)")
 class MockModels:
     """The server; a context manager. ``seen`` is every request that arrived."""
 
-    def __init__(self, script: Script = (), *, default: Act | None = None) -> None:
+    def __init__(
+        self,
+        script: Script = (),
+        *,
+        default: Act | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.seen: list[Seen] = []
         self.present = True
         self._lock = threading.Lock()
         self._script = script if callable(script) else iter(script)
         self._default = default or Turn(text="all done")
         self._server = _Server(self)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
     @property
@@ -67,6 +76,9 @@ class MockModels:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Stay quiet: clients that hang up or trust nobody are what tests are about."""
 
     def __init__(self, models: MockModels) -> None:
         self.models = models

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +60,20 @@ def line(
     clock: Clock | None = None,
     model: str = f"mock/{MODEL}",
     record: str = "exchanges.jsonl",
+    keys: Mapping[str, str] | None = None,
+    watched: bool = True,
+    longest_wait: float = SOON.longest,
     **changed: Any,
 ) -> Iterator[Line]:
     """Open a gateway to ``models`` and connect to it."""
     providers = {} if models is None else {"mock": provider(models, **changed)}
-    keys = {"MOCK_KEY": KEY}
+    variables = {"MOCK_KEY": KEY, **(keys or {})}
     host = HostModelGateway(
-        providers, folder / "host", clock or SystemClock(), keys.get, patience=patience
+        providers,
+        folder / "host",
+        clock or SystemClock(),
+        variables.get,
+        patience=replace(patience, longest=longest_wait),
     )
     limits = budget or Budget()
     heard: list[Exchange] = []
@@ -86,6 +93,7 @@ def line(
     try:
         with httpx.Client(transport=transport, base_url="http://orch", timeout=30) as http:
             yield Line(gateway, http, session.record, heard)
-        gateway.failed()
+        if watched:
+            gateway.failed()
     finally:
         gateway.close()

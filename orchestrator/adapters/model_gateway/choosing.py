@@ -7,6 +7,7 @@ from pathlib import Path
 from orchestrator.adapters.model_gateway.auth import read_key
 from orchestrator.adapters.model_gateway.recorded import Recording, read_header
 from orchestrator.adapters.model_gateway.source import Source
+from orchestrator.adapters.model_gateway.trust import certificates
 from orchestrator.domain.model import RECORDED, ModelName, Provider
 from orchestrator.domain.task import Budget
 from orchestrator.errors import UsageError
@@ -46,6 +47,7 @@ def choose(
             "input = ..., output = ... (per million tokens)",
         )
     read_key(named.provider, provider, variable)
+    certificates(provider)
     return ModelChoice(model, named.name, effort, provider.dialects, provider.base_url)
 
 

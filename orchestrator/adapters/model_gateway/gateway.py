@@ -27,7 +27,7 @@ from orchestrator.adapters.model_gateway.source import Source
 from orchestrator.adapters.model_gateway.upstream import Patience, Upstream
 from orchestrator.domain.model import RECORDED, ModelName, Provider, Usage
 from orchestrator.domain.task import Budget
-from orchestrator.errors import InfrastructureError
+from orchestrator.errors import InfrastructureError, OrchError
 from orchestrator.ports import Clock
 from orchestrator.ports.models import Gateway, GatewaySession, ModelChoice, ModelGateway
 
@@ -111,6 +111,8 @@ class _OpenGateway(Gateway):
         self._thread.start()
         if not self._started.wait(_START_WALL) or self._fault is not None:
             self.close()
+            if isinstance(self._fault, OrchError):
+                raise self._fault
             raise InfrastructureError("the model gateway did not start") from self._fault
 
     @property

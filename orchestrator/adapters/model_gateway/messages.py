@@ -201,7 +201,7 @@ class MessagesCollector(Collector):
     def _block(self, index: object, block: Mapping[str, Any], *, whole: bool) -> None:
         self._say(block.get("text"))
         self._think(block.get("thinking"))
-        if block.get("type") in {"tool_use", "server_tool_use", "mcp_tool_use"}:
+        if str(block.get("type")) in {"tool_use", "server_tool_use", "mcp_tool_use"}:
             given = json.dumps(block.get("input")) if whole else ""
             self._call(index, block.get("name"), given)
 

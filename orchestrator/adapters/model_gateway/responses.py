@@ -172,7 +172,7 @@ class ResponsesCollector(Collector):
 
     @override
     def event(self, value: Mapping[str, Any]) -> None:
-        kind = value.get("type")
+        kind = str(value.get("type"))
         if kind in _TEXTS:
             self._heard.add(str(value.get("item_id")))
             self._say(value.get("delta"))
@@ -182,7 +182,7 @@ class ResponsesCollector(Collector):
         elif kind == "response.output_item.done":
             self._item(mapping(value.get("item")))
         elif kind in _ENDS:
-            self.stop = _ENDS[str(kind)]
+            self.stop = _ENDS[kind]
             self._response(mapping(value.get("response")))
             self.finished = True
         elif kind == "error":
@@ -199,7 +199,7 @@ class ResponsesCollector(Collector):
     def _item(self, item: Mapping[str, Any]) -> None:
         own = str(item.get("id"))
         self.ids |= {own} if "id" in item else set()
-        kind = item.get("type")
+        kind = str(item.get("type"))
         if kind in _CALLS:
             name = item.get("name") or kind
             given = item.get("arguments") or item.get("input") or json.dumps(item.get("action"))

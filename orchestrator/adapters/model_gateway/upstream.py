@@ -1,7 +1,6 @@
 """Asking a provider over HTTP: the key, patience with its failures, and the host's own probe."""
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ from orchestrator.adapters.model_gateway.limiter import KeyLimiter
 from orchestrator.adapters.model_gateway.outage import Outage
 from orchestrator.adapters.model_gateway.shape import RefusedError
 from orchestrator.adapters.model_gateway.source import Answer, Ask, BrokenOffError, Source
+from orchestrator.adapters.model_gateway.trust import certificates
 from orchestrator.adapters.model_gateway.vertex import vertex_messages
 from orchestrator.adapters.model_gateway.wire import MAX_ERROR, TooLongError, read_reply
 from orchestrator.domain.model import Auth, Dialect, Provider, Refusal
-from orchestrator.errors import UsageError
 
 _THROTTLED = 429
 _UNAUTHORIZED = 401
@@ -76,7 +75,7 @@ class Upstream(Source):
         self._client = httpx.AsyncClient(
             timeout=_TIMEOUTS,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
-            verify=_certificates(provider),
+            verify=certificates(provider),
             proxy=provider.proxy,
             trust_env=False,
             follow_redirects=False,
@@ -214,23 +213,6 @@ class Upstream(Source):
         except TokenError as error:
             return str(error)
         return f"HTTP {response.status_code}" if response.status_code >= _SERVER else ""
-
-
-def _certificates(provider: Provider) -> ssl.SSLContext | bool:
-    """Choose what to trust; reading certificates costs, so not for a plain connection.
-
-    Raises:
-        UsageError: the bundle cannot be read.
-    """
-    if provider.ca_bundle is None:
-        return provider.base_url.startswith("https:")
-    try:
-        return ssl.create_default_context(cafile=provider.ca_bundle)
-    except OSError as error:
-        raise UsageError(
-            f"ca_bundle {provider.ca_bundle}: {error.strerror or error}",
-            remedy="name a readable file of PEM certificates in orch.toml",
-        ) from error
 
 
 def _answer(response: httpx.Response, chunks: AsyncIterator[bytes], tries: int) -> Answer:
