@@ -6,7 +6,7 @@ from orchestrator.domain.records import Number, PhasePlan, Summary
 from orchestrator.domain.roles import Phase
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.report import telemetry, words
-from orchestrator.report.story import exit_text
+from orchestrator.report.story import exit_text, taken_over
 from orchestrator.report.views import (
     AttemptView,
     ReplayView,
@@ -98,6 +98,7 @@ def happened(view: AttemptView) -> Section:
         ("ending", ending_reason(view) if state_word(view).startswith("terminal") else ""),
         ("message", _declined(view)),
         ("contested", ", ".join(contested_of(view))),
+        *taken_over(view),
         *telemetry.lines(view.folder.telemetry, Phase.EXPLORE, view.journal),
         ("refused submissions", str(len(view.journal.all(Event.SUBMIT_REFUSED)) or "")),
         ("completion", _completion(view)),
@@ -158,6 +159,7 @@ def replay_section(view: ReplayView) -> Section:
         *telemetry.lines(view.folder.telemetry, Phase.REPLAY, view.journal),
         ("host facts", ", ".join(_host_facts(view))),
         ("contested", ", ".join(contested_of(view))),
+        *taken_over(view),
         ("ending", ending_reason(view)),
         ("ignored entries", str(collected.data.get("ignored") or "") if collected else ""),
         *(("relaxed", line) for line in relaxations_of(view)),
@@ -181,6 +183,7 @@ def scoring_section(view: ScoringView) -> Section:
         ("standing", standing(plan) if plan else ""),
         *telemetry.lines(view.folder.telemetry, Phase.SCORE, view.journal),
         ("contested", ", ".join(contested_of(view))),
+        *taken_over(view),
         ("ending", ending_reason(view)),
         ("completion", _completion(view)),
         *(("fault", fault) for fault in view.faults),

@@ -69,6 +69,21 @@ def brief(record: Record) -> str:
     return ", ".join(part for part in told if part)
 
 
+def taken_over(view: RunView) -> list[tuple[str, str]]:
+    """Tell who took a run over from a supervisor that died, and how long nobody watched it."""
+    notes = (record.data for record in view.journal.all(Event.NOTED))
+    return [
+        ("taken over", f"{note.get('gap_to')} by {note.get('by')}, {_gap(note.get('gap_s'))}")
+        for note in notes
+        if note.get("audit") == "adopted"
+    ]
+
+
+def _gap(seconds: Any) -> str:
+    known = words.duration(seconds) if isinstance(seconds, int | float) else "nobody knows how long"
+    return f"without a supervisor: {known}"
+
+
 def exit_text(facts: Any) -> str:
     """Say exit facts in one line: the code, the memory, who killed it, how long it ran."""
     if not isinstance(facts, Mapping):
@@ -167,7 +182,7 @@ _SAID: Mapping[str, Callable[[Any], str]] = MappingProxyType(
         "audit": _named("audit"),
         "by": _named("by"),
         "pid": _named("process"),
-        "gap_s": lambda value: f"{words.figure(value)} s without a supervisor",
+        "gap_s": _gap,
         "exit": exit_text,
         "host_facts": _listed("host facts:"),
         "contested": _listed("contested:"),

@@ -80,6 +80,7 @@ def _one_result(rig: Rig, replay: Path, container: str, *, takings: int) -> None
     accepted = [row["name"] for row in last(replay, "validated")["accepted"]]
     assert accepted == ["checkpoint-20", "checkpoint-10"]
     assert final(replay / "score-001") == "scored"
+    assert rig.call("show", replay).out.count("without a supervisor: ") == takings
     (receipt,) = (replay / "receipts").glob("*-replay.json")
     said = _said(receipt)["adopted"]
     assert len(said) == len(_adoptions(replay)) == takings
