@@ -1,4 +1,4 @@
-"""A soak of half a minute; ``make soak`` takes twenty."""
+"""A soak of half a minute: its sizes and endings; what grows shows in the twenty of ``make soak``."""
 
 from pathlib import Path
 
@@ -11,6 +11,6 @@ from tests.soak.soak import Soak
 
 @pytest.mark.slow
 @pytest.mark.skipif(not can_mount(), reason="its bounds are those of loop volumes: as root alone")
-def test_nothing_grows_in_half_a_minute(tmp_path: Path) -> None:
-    checks = Soak(tmp_path, 30, lambda _: None).run()
+def test_half_a_minute_keeps_its_bounds_and_leaves_nothing(tmp_path: Path) -> None:
+    checks = [it for it in Soak(tmp_path, 30, lambda _: None).run() if not it.trend]
     assert all(check.held for check in checks), table(checks)

@@ -87,6 +87,8 @@ class Check:
     what: str
     found: float
     bound: float
+    trend: bool = False
+    """It says how something moved, which takes minutes to show."""
 
     @property
     def held(self) -> bool:
@@ -97,7 +99,7 @@ class Check:
 def checks_of(series: Series, bounds: Mapping[str, float]) -> list[Check]:
     """Compare a process's growth with its bounds."""
     return [
-        Check(f"{series.name}: growth of {figure}", series.growth(figure), bound)
+        Check(f"{series.name}: growth of {figure}", series.growth(figure), bound, trend=True)
         for figure, bound in bounds.items()
     ]
 
