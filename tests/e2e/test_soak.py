@@ -1,4 +1,4 @@
-"""A soak of half a minute: its sizes and endings; what grows shows in the twenty of ``make soak``."""
+"""A soak of half a minute: its sizes and endings. What grows shows in those of ``make soak``."""
 
 from pathlib import Path
 
