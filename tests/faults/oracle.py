@@ -106,6 +106,8 @@ def allowed(case: Case) -> frozenset[str]:
         case Fault.SIGTERM:
             late = is_settled(point) or (point.kind, point.event) in _SOON
             return good | {PERSON} if late else frozenset({PERSON})
+        case Fault.ENGINE_CUT if point.kind is RunKind.REPLAY and is_settled(point):
+            return good  # the engine comes back, and what was had is not had again
         case Fault.ENGINE_CUT | Fault.ENOSPC | Fault.DISK_FULL | Fault.EIO:
             return good | {MACHINE}
         case Fault.REMOVED:
@@ -133,6 +135,15 @@ _CODES: Mapping[Fault, frozenset[int]] = MappingProxyType(
         Fault.REMOVED: frozenset({0, 75}),
     }
 )
+
+
+def codes_after(case: Case) -> frozenset[int]:
+    """Return the codes with which a command that is typed afterwards may end.
+
+    It is refused (64) where the run has ended meanwhile or is seen to by somebody; and an engine
+    that is away may still be (69).
+    """
+    return frozenset({0, 64, 69} if case.fault is Fault.ENGINE_CUT else {0, 64})
 
 
 def exit_codes(case: Case) -> frozenset[int]:
