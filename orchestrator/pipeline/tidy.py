@@ -202,7 +202,10 @@ def _close_volume(ctx: Context, place: Path) -> None:
 
 
 def _holds_something(place: Path) -> bool:
-    return place.is_dir() and not place.is_symlink() and any(place.iterdir())
+    try:
+        return place.is_dir() and not place.is_symlink() and any(place.iterdir())
+    except PermissionError:
+        return True  # whoever shut it has written it
 
 
 def _taken(place: Path) -> int:

@@ -19,7 +19,7 @@ from orchestrator.ports import Container
 from orchestrator.sandbox import BOOT_LABEL, DEADLINE_LABEL, INSTANCE_LABEL, RUN_LABEL
 from orchestrator.storage.supervisor import is_supervised, supervising
 from tests.e2e.old_images import Images
-from tests.e2e.rig import Rig, events, has, kill_group, snapshot, until
+from tests.e2e.rig import PUBLISH, Rig, events, final, has, kill_group, snapshot, until
 
 SMALL = {"disk": "8m"}
 MIB = 1 << 20
@@ -295,6 +295,34 @@ def test_a_killed_run_is_first_ended_and_then_cleared(rig: Rig) -> None:
 
     collected(rig)
     until((attempt / ".complete").exists)
+    collected(rig)
+    rig.nothing_left()
+
+
+@pytest.mark.slow
+def test_a_replay_that_nobody_watches_is_handed_over_and_not_swept(rig: Rig) -> None:
+    run = PUBLISH + "publish 10 0.5\nuntil [ -e /out/go ]; do sleep 0.1; done\n"
+    attempt = rig.enter(rig.pack(run, defaults=SMALL))
+    process = rig.start("replay", attempt, "--through", "validate")
+    replay = attempt / "replay-001"
+    try:
+        until((replay / "out" / "checkpoints" / "checkpoint-10").exists)
+    finally:
+        kill_group(process)
+        process.communicate()
+    _kill_all_of(rig)
+    (held,) = rig.containers()
+    name = "/".join(replay.parts[-3:])
+
+    told = collected(rig)
+    assert "why" in told[held.name]
+    assert "why" in told[name]
+    until(lambda: is_supervised(replay))
+    assert collected(rig)[name]["why"] == "its supervisor is alive"
+    assert [c.id for c in rig.containers()] == [held.id]
+    (replay / "out" / "go").touch()
+    until((replay / ".complete").exists)
+    assert final(replay) == "validated"
     collected(rig)
     rig.nothing_left()
 
