@@ -32,6 +32,7 @@ _FIRST_NS = _NS // 4
 _BETWEEN_NS = _NS // 10
 _SHARE = 50
 """Looking for processes that come and go may take one part in so many of the time."""
+_LOST_NS = 10 * _NS
 _LOG = logging.getLogger("orch")
 
 
@@ -124,6 +125,7 @@ class Observer:
         self._failed: Findings | None = None
         self._wait_ns = _FIRST_NS
         self._due_ns = 0
+        self._spoiled_ns: int | None = None
         self._not_before_ns = 0
 
     def resume(self, started_ns: int) -> None:
@@ -142,8 +144,21 @@ class Observer:
 
     @property
     def host_facts(self) -> frozenset[HostFact]:
-        """What was found by now that is the host's doing: the run must end for any of it."""
+        """What was found by now that is the host's doing."""
         return self._findings.host_facts
+
+    def spoiled(self, now_ns: int) -> bool:
+        """Tell whether the run must be ended for what was found.
+
+        One whose GPU is lost gets a moment to die of that by itself: how it does is worth knowing.
+        """
+        facts = self.host_facts
+        if not facts:
+            return False
+        if self._spoiled_ns is None:
+            self._spoiled_ns = now_ns
+        grace_ns = _LOST_NS if facts == {HostFact.DEVICE_LOST} else 0
+        return now_ns - self._spoiled_ns >= grace_ns
 
     def finish(self) -> Findings:
         """Take the last look, with the container ended, and say what was found in all.

@@ -243,9 +243,11 @@ class Watch:
             return self.kills.begun.reason
         if self._interrupt_is_due():
             return StopReason.OPERATOR
-        if self.clock.boottime_ns() >= self.deadline_ns:
+        now = self.clock.boottime_ns()
+        if now >= self.deadline_ns:
             return StopReason.DEADLINE
-        if self.log.error is not None or self._observed():
+        spoiled = self.observer is not None and self.observer.spoiled(now)
+        if self.log.error is not None or spoiled:
             return StopReason.HOST_FACT
         return StopReason.DISK_LIMIT if self._is_outgrown() else None
 
