@@ -129,7 +129,7 @@ def replay(
     left_running = reconcile.unfinished_replay(ctx, attempt)
     if left_running is not None:
         ctx.say(f"going on with {left_running.root.name}, which has no supervisor")
-        state = drive.resume_replay(ctx, left_running, Adoption())
+        state = reconcile.take_over(ctx, left_running, Adoption())
         return (_scored(ctx, left_running, state, through, official=official),)
     if repeats is None:
         return (_replay_member(ctx, attempt, pack, Series(), again, through, official=official),)

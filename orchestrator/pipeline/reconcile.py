@@ -8,10 +8,11 @@ on with in the background. docs/recovery.md has the whole table.
 from collections.abc import Iterator
 
 from orchestrator.domain.attempt import RunKind
+from orchestrator.domain.container import ContainerStatus
 from orchestrator.domain.outcome import HostFact
 from orchestrator.domain.records import PhasePlan, ReplayPlan
 from orchestrator.domain.roles import Phase
-from orchestrator.errors import InfrastructureError, InterruptedByOperator, OrchError, UsageError
+from orchestrator.errors import InterruptedByOperator, OrchError, UsageError
 from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.rooms import views_of
@@ -158,25 +159,35 @@ def _go_on(
                 f"background; orch lifecycle {folder.root} follows it"
             )
             return
+    state = take_over(ctx, folder, adoption or Adoption())
+    ctx.say(f"{folder.root}: gone on with, {state}")
+
+
+def take_over(ctx: Context, folder: ReplayFolder, adoption: Adoption) -> State:
+    """Go on with a replay until it has ended; return its final state.
+
+    Raises:
+        InfrastructureError: the machine ended it; recorded as such.
+        EngineUnavailableError: no engine answers; it has not ended.
+        TaskPackError: its pack is not there as it was; what is collected waits for that.
+    """
     try:
-        state = drive.resume_replay(ctx, folder, adoption or Adoption())
-    except InfrastructureError:
+        return drive.resume_replay(ctx, folder, adoption)
+    finally:
         if folder.complete.exists():
             _let_go(ctx, folder)
-        raise
-    _let_go(ctx, folder)
-    ctx.say(f"{folder.root}: gone on with, {state}")
 
 
 def takes_time(ctx: Context, folder: ReplayFolder, view: JournalView) -> bool:
     """Tell whether going on with a replay takes longer than to book how it ended."""
     started = view.last(Event.RUN_STARTED)
-    if view.state is State.COLLECTED:
+    if view.state is State.COLLECTED or view.last(Event.EXITED) is not None:
         return True
     if started is None or started.boot_id != ctx.clock.boot_id():
         return False
     run_id = load(folder.plan, ReplayPlan).run_id
-    return bool(ctx.engine.find({**ctx.own(run_id), PHASE_LABEL: Phase.REPLAY.value}))
+    found = ctx.engine.find({**ctx.own(run_id), PHASE_LABEL: Phase.REPLAY.value})
+    return any(c.state().status is not ContainerStatus.CREATED for c in found)
 
 
 def _strangers(ctx: Context, run_id: str) -> tuple[Container, ...]:
