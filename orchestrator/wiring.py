@@ -168,7 +168,8 @@ def permitted_holders(settings: Settings) -> tuple["PermittedHolder", ...]:
     """
     from pydantic import ValidationError
 
-    from orchestrator.domain.gate import GpuSettings
+    from orchestrator.domain.gate import PermittedHolder
+    from orchestrator.domain.host_settings import GpuSettings
 
     try:
         found = GpuSettings.model_validate(settings.from_file().get("gpu", {})).permitted
@@ -179,8 +180,7 @@ def permitted_holders(settings: Settings) -> tuple["PermittedHolder", ...]:
             f"{settings.file}: {key}: {first['msg']}", remedy="see README, GPUs, for an example"
         ) from faults
     return tuple(
-        holder.model_copy(update={"executable": str(Path(holder.executable).resolve())})
-        for holder in found
+        PermittedHolder(str(Path(holder.executable).resolve()), holder.memory) for holder in found
     )
 
 

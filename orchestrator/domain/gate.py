@@ -1,17 +1,9 @@
-"""Why a GPU may not be had, who may be on it all the same, and the gate's evidence of it.
-
-Memory is bytes, times in evidence are seconds since the gate began to look.
-"""
+"""Why a GPU may not be had, and who may be on it all the same. Memory is bytes."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pydantic import Field, field_validator
 from typing_extensions import override
-
-from orchestrator.domain.device import DeviceUse, Query
-from orchestrator.domain.quantity import Bytes
-from orchestrator.domain.task import Strict
 
 
 class Refusal(StrEnum):
@@ -48,6 +40,9 @@ class Refusal(StrEnum):
     """The driver's library is a stand-in, and the plan does not say so."""
 
 
+STAND_IN = "the GPU driver's library is a stand-in"
+"""The relaxation of a run whose devices are told of by something else than the driver."""
+
 PASSING = frozenset({Refusal.LEASED, Refusal.RESERVED, Refusal.PROCESS, Refusal.UTILIZED})
 """Somebody else has the device now, and will have done with it."""
 WORTH_WAITING = PASSING | {Refusal.MEMORY}
@@ -79,7 +74,8 @@ class Asked:
     wait: float = 0.0
 
 
-class PermittedHolder(Strict):
+@dataclass(frozen=True, slots=True)
+class PermittedHolder:
     """A program that may be on a GPU that is to be idle: monitoring, a display.
 
     Attributes:
@@ -88,115 +84,4 @@ class PermittedHolder(Strict):
     """
 
     executable: str
-    memory: Bytes
-
-    @field_validator("executable")
-    @classmethod
-    def _is_absolute(cls, value: str) -> str:
-        if not value.startswith("/"):
-            raise ValueError(f"{value!r} is not an absolute path")
-        return value
-
-
-class GpuSettings(Strict):
-    """The section ``[gpu]`` of ``orch.toml``."""
-
-    permitted: tuple[PermittedHolder, ...] = ()
-
-
-class HolderRecord(Strict):
-    """A process that was seen on a device, as far as the host could tell."""
-
-    uuid: str
-    pid: int
-    uses: tuple[DeviceUse, ...]
-    memory: int | None
-    command: str | None
-    executable: str | None
-    user: str | None
-    container: str | None
-    permitted: bool
-
-
-class SampleRecord(Strict):
-    """Looks at a device, one after the other, that saw the same.
-
-    Attributes:
-        first_s: when the first of them was.
-        last_s: when the last was.
-        count: how many there were.
-        widest_s: the longest time between two of them, and before the first.
-        power: lowest and highest, in watts; None where the driver does not tell.
-        temperature: likewise, in degrees Celsius.
-    """
-
-    uuid: str
-    first_s: float
-    last_s: float
-    count: int
-    widest_s: float
-    memory_used: int | None
-    utilization: int | None
-    pids: tuple[int, ...] = ()
-    pending_remap: bool | None = None
-    failed_remap: bool | None = None
-    ecc_errors: int | None = None
-    xids: tuple[int, ...] = ()
-    mig: bool | None = None
-    persistence: bool | None = None
-    power: tuple[float, float] | None = None
-    temperature: tuple[int, int] | None = None
-
-
-class LibraryRecord(Strict):
-    """Which library told all this."""
-
-    path: str
-    digest: str
-    driver: str
-    official: bool
-
-
-class DeviceRecord(Strict):
-    """A device that was given to the run."""
-
-    uuid: str
-    model: str
     memory: int
-    driver: str
-    parent: str | None = None
-    unsupported: tuple[Query, ...] = ()
-
-
-class RefusalRecord(Strict):
-    """A device that was not given, and why."""
-
-    uuid: str
-    reason: Refusal
-    sentence: str
-
-
-class DeviceEvidence(Strict):
-    """Everything the gate saw of GPUs in its last try.
-
-    Attributes:
-        asked: what was asked for by name; empty where any would do.
-        waited_s: how long other runs or processes were waited for.
-        tries: how often it was tried meanwhile.
-        window_s: for how long a device had to be seen idle.
-        unsupported: what devices could not tell, by UUID; recorded, as none of it is required.
-    """
-
-    library: LibraryRecord | None = None
-    asked: tuple[str, ...] = ()
-    window_s: float
-    max_memory_used: int
-    max_utilization: int
-    permitted: tuple[PermittedHolder, ...] = ()
-    devices: tuple[DeviceRecord, ...] = ()
-    refusals: tuple[RefusalRecord, ...] = ()
-    holders: tuple[HolderRecord, ...] = ()
-    samples: tuple[SampleRecord, ...] = ()
-    unsupported: dict[str, tuple[Query, ...]] = Field(default_factory=dict)
-    waited_s: float = 0.0
-    tries: int = 1

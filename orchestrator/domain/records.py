@@ -9,12 +9,11 @@ import math
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 from typing_extensions import override
 
 from orchestrator.domain.attempt import Entry, SubmissionOrigin, TerminationReason
 from orchestrator.domain.checkpoint import ArtifactStatus
-from orchestrator.domain.gate import DeviceEvidence
 from orchestrator.domain.roles import DataRole, Phase
 from orchestrator.domain.task import (
     Budget,
@@ -232,8 +231,8 @@ class GateRecord(Strict):
     cpuset: str = ""
     gpus: tuple[str, ...] = ()
     """UUIDs of the devices that the run has."""
-    devices: DeviceEvidence | None = None
-    """What was seen of GPUs; None where none is asked for."""
+    devices: dict[str, JsonValue] | None = None
+    """What was seen of GPUs (``gate_evidence.DeviceEvidence``); None where none is asked for."""
     reason: str = ""
 
 

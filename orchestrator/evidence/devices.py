@@ -13,17 +13,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from orchestrator.domain.device import Device, DeviceLibrary
-from orchestrator.domain.gate import (
-    PASSING,
-    WORTH_WAITING,
+from orchestrator.domain.gate import PASSING, STAND_IN, WORTH_WAITING, Finding, Refusal
+from orchestrator.domain.gate_evidence import (
     DeviceEvidence,
     DeviceRecord,
-    Finding,
     LibraryRecord,
-    Refusal,
+    PermittedRecord,
     RefusalRecord,
 )
-from orchestrator.domain.records import GpuPlan
+from orchestrator.domain.records import GpuPlan, PhasePlan
 from orchestrator.domain.roles import Phase
 from orchestrator.domain.task import GpuSpec
 from orchestrator.errors import (
@@ -118,7 +116,10 @@ class Hunt:
             window_s=self._gpu.gate.idle_for,
             max_memory_used=self._gpu.gate.max_memory_used,
             max_utilization=self._gpu.gate.max_utilization,
-            permitted=self._rule.permitted,
+            permitted=tuple(
+                PermittedRecord(executable=p.executable, memory=p.memory)
+                for p in self._rule.permitted
+            ),
             devices=tuple(_device_record(chosen.device) for chosen in self._chosen),
             refusals=tuple(
                 RefusalRecord(uuid=f.uuid, reason=f.reason, sentence=f.sentence)
@@ -237,6 +238,36 @@ def readable() -> Iterator[None]:
         yield
     except DeviceUnreadableError as silent:
         raise GateRefusedError(f"{Refusal.UNREADABLE}: {silent}", remedy=silent.remedy) from silent
+
+
+def check_driver(ctx: Context, plan: PhasePlan, gpu: GpuPlan, count: int) -> str:
+    """Check that the host has as many GPUs as are asked for, whatever they do; say what it has.
+
+    Raises:
+        GateRefusedError: it has not, its driver does not answer, or its library is a stand-in
+            that the plan knows nothing of.
+    """
+    with readable():
+        library, listed = ctx.devices.library(), ctx.devices.devices()
+    if library is None:
+        raise GateRefusedError(
+            f"{Refusal.ABSENT}: the task asks for {count} GPU(s), this host has no NVIDIA driver",
+            remedy="run it on a host with GPUs; orch gpus says what orch sees",
+        )
+    if not library.official and STAND_IN not in plan.relaxations:
+        raise GateRefusedError(
+            f"{Refusal.STAND_IN}: {library.path} is a stand-in, and the plan does not say so",
+            remedy="start the run again: the plan will say it",
+        )
+    usable = [device for device in listed if not unqualified(device, gpu.qualify)]
+    if not gpu.asked and len(usable) < count:
+        models = ", ".join(sorted({device.model for device in listed})) or "none"
+        raise GateRefusedError(
+            f"{Refusal.UNQUALIFIED}: {len(usable)} GPU(s) here are what the task asks for, "
+            f"it wants {count}; there are: {models}",
+            remedy="see gpu: in task.yaml; orch gpus lists what this host has",
+        )
+    return f"driver {library.driver}, {len(usable)} of {len(listed)} qualify, {count} asked for"
 
 
 def unqualified(device: Device, wanted: GpuSpec) -> str:

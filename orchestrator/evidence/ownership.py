@@ -12,17 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.domain.gate import DeviceEvidence, Refusal
 from orchestrator.domain.records import GateCheck, GateRecord, GpuPlan, PhasePlan
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import GateRefusedError, OrchError, ResourcesBusyError
 from orchestrator.evidence.context import Context, save
-from orchestrator.evidence.device_probe import require_seen
-from orchestrator.evidence.devices import Hunt, readable, unqualified
 from orchestrator.storage.ledger import Claim, Reservation
 
-STAND_IN = "the GPU driver's library is a stand-in"
-"""The relaxation of a run whose devices are told of by something else than the driver."""
 _POLL = 2.0
 _NS = 1_000_000_000
 
@@ -32,7 +27,7 @@ class Trail:
     """The gate's evidence as it grows."""
 
     checks: list[GateCheck] = field(default_factory=list)
-    devices: DeviceEvidence | None = None
+    devices: dict[str, Any] | None = None
 
     def check(self, name: str, probe: Callable[[], str]) -> None:
         """Run one check; its detail is what it found, its refusal what was wrong."""
@@ -96,6 +91,10 @@ def _look_inside(
     ctx: Context, plan: PhasePlan, phases: tuple[Phase, ...], held: Reservation, trail: Trail
 ) -> None:
     """Have a container of each phase prove that it sees exactly its devices."""
+    if not held.gpus:
+        return
+    from orchestrator.evidence.device_probe import require_seen  # noqa: PLC0415 - GPUs only
+
     for phase in phases:
         if count := devices_of(plan, (phase,)):
             name = f"GPUs in a container of {plan.image_of(phase).reference}"
@@ -131,32 +130,11 @@ def require_driver(ctx: Context, plan: PhasePlan, phases: tuple[Phase, ...], tra
             that the plan knows nothing of.
     """
     gpu, count = plan.gpu, devices_of(plan, phases)
-    if gpu is not None and count:
-        trail.check("GPU driver", lambda: _driver(ctx, plan, gpu, count))
+    if gpu is None or not count:
+        return
+    from orchestrator.evidence.devices import check_driver  # noqa: PLC0415 - GPUs only
 
-
-def _driver(ctx: Context, plan: PhasePlan, gpu: GpuPlan, count: int) -> str:
-    with readable():
-        library, listed = ctx.devices.library(), ctx.devices.devices()
-    if library is None:
-        raise GateRefusedError(
-            f"{Refusal.ABSENT}: the task asks for {count} GPU(s), this host has no NVIDIA driver",
-            remedy="run it on a host with GPUs; orch gpus says what orch sees",
-        )
-    if not library.official and STAND_IN not in plan.relaxations:
-        raise GateRefusedError(
-            f"{Refusal.STAND_IN}: {library.path} is a stand-in, and the plan does not say so",
-            remedy="start the run again: the plan will say it",
-        )
-    usable = [device for device in listed if not unqualified(device, gpu.qualify)]
-    if not gpu.asked and len(usable) < count:
-        models = ", ".join(sorted({device.model for device in listed})) or "none"
-        raise GateRefusedError(
-            f"{Refusal.UNQUALIFIED}: {len(usable)} GPU(s) here are what the task asks for, "
-            f"it wants {count}; there are: {models}",
-            remedy="see gpu: in task.yaml; orch gpus lists what this host has",
-        )
-    return f"driver {library.driver}, {len(usable)} of {len(listed)} qualify, {count} asked for"
+    trail.check("GPU driver", lambda: check_driver(ctx, plan, gpu, count))
 
 
 @dataclass(slots=True)
@@ -207,6 +185,8 @@ class _Obtaining:
         return held[0]
 
     def _hunt(self, gpu: GpuPlan, count: int, held: Reservation, began_ns: int) -> None:
+        from orchestrator.evidence.devices import Hunt, readable  # noqa: PLC0415 - GPUs only
+
         waited_ns = self.ctx.clock.boottime_ns() - began_ns
         hunt = Hunt(self.ctx, self.plan.run_id, self.phases[0], gpu, count)
 
@@ -219,9 +199,10 @@ class _Obtaining:
             self.trail.check("GPUs", find)
         finally:
             self.may_pass = hunt.may_pass
-            self.trail.devices = hunt.evidence().model_copy(
+            seen = hunt.evidence().model_copy(
                 update={"waited_s": round(waited_ns / _NS, 3), "tries": self.tries}
             )
+            self.trail.devices = seen.model_dump(mode="json")
 
     def _wait(self, refusal: GateRefusedError, give_up_ns: int) -> None:
         """Let some time pass; say once for what."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from orchestrator.domain.device import DeviceSample, DeviceUse, Query
-from orchestrator.domain.gate import HolderRecord, SampleRecord
+from orchestrator.domain.gate_evidence import HolderRecord, SampleRecord
 from orchestrator.domain.process import ProcessFacts
 from orchestrator.evidence.idleness import Rule, Seen
 

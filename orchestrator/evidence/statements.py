@@ -277,7 +277,10 @@ def devices(plan: PhasePlan, phase: Phase, *evidence: Path) -> tuple[Device, ...
     record = load(found, GateRecord)
     if not record.passed or record.devices is None:
         return ()
-    given = record.devices.devices[: plan.gpu.counts.get(phase, 0)]
+    from orchestrator.domain.gate_evidence import DeviceEvidence  # noqa: PLC0415 - GPUs only
+
+    seen = DeviceEvidence.model_validate(record.devices)
+    given = seen.devices[: plan.gpu.counts.get(phase, 0)]
     return tuple(Device(**device.model_dump(include=set(Device.model_fields))) for device in given)
 
 

@@ -1,12 +1,11 @@
 """Plan which GPUs a run may have; a run without any never asks the driver."""
 
+from orchestrator.domain.gate import STAND_IN
 from orchestrator.domain.records import GpuPlan
 from orchestrator.domain.roles import Phase
 from orchestrator.domain.task import TaskSpec
 from orchestrator.errors import DeviceUnreadableError, UsageError
 from orchestrator.evidence.context import Context
-from orchestrator.evidence.devices import resolve
-from orchestrator.evidence.ownership import STAND_IN
 
 
 def plan_gpus(ctx: Context, task: TaskSpec, phases: tuple[Phase, ...]) -> GpuPlan | None:
@@ -32,6 +31,8 @@ def plan_gpus(ctx: Context, task: TaskSpec, phases: tuple[Phase, ...]) -> GpuPla
 
 
 def _resolved(ctx: Context, asked: str) -> tuple[str, ...]:
+    from orchestrator.evidence.devices import resolve  # noqa: PLC0415 - GPUs only
+
     listed = ctx.devices.devices() if any(n.isdecimal() for n in asked.split(",")) else ()
     try:
         return resolve(asked, listed)

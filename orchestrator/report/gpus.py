@@ -85,7 +85,7 @@ class GpuView:
             **asdict(self.device),
             "state": self.state,
             "why": self.why or None,
-            "lease": None if self.lease is None else self.lease.model_dump(mode="json"),
+            "lease": None if self.lease is None else asdict(self.lease),
             "seen": None if self.sample is None else _seen(self.sample),
             "processes": [
                 {

@@ -5,15 +5,16 @@ container on it is gone; it is free the moment its last holder is. The file stay
 """
 
 import fcntl
+import json
 import os
 import pwd
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import override
 
 from orchestrator.domain.roles import Phase
@@ -25,21 +26,18 @@ LOCK_SUFFIX = ".device"
 _MARK_SUFFIX = ".unusable"
 _FILE_MODE = 0o666
 _MAX_RECORD = 64 * 1024
-_Plain = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]{1,1000}$")]
-_Record = TypeVar("_Record", bound=BaseModel)
 
 
-class Lease(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Lease:
     """Who has a device: a run, and the process that took it for the run."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    uuid: _Plain
-    run_id: _Plain
+    uuid: str
+    run_id: str
     phase: Phase
     pid: int
-    user: _Plain
-    since: _Plain
+    user: str
+    since: str
 
     @override
     def __str__(self) -> str:
@@ -47,15 +45,17 @@ class Lease(BaseModel):
         return f"{self.run_id} ({self.phase}, pid {self.pid}, user {self.user})"
 
 
-class Mark(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Mark:
     """Why a device is not to be used until the host has been restarted."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    uuid: str
+    reason: str
+    boot_id: str
+    since: str
 
-    uuid: _Plain
-    reason: _Plain
-    boot_id: _Plain
-    since: _Plain
+
+_Record = TypeVar("_Record", Lease, Mark)
 
 
 class DeviceLock:
@@ -143,9 +143,8 @@ class DeviceLocks:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         with self._alone():
             relock(descriptor, path)
-            lease = _read(path, descriptor, Lease).model_copy(
-                update={"pid": os.getpid(), "user": user_name()}
-            )
+            before = _read(path, descriptor, Lease)
+            lease = replace(before, pid=os.getpid(), user=user_name())
             _write(descriptor, lease)
         return DeviceLock(lease, descriptor)
 
@@ -231,15 +230,29 @@ def _open(path: Path) -> int:
     return descriptor
 
 
-def _write(descriptor: int, record: BaseModel) -> None:
+def _write(descriptor: int, record: Lease | Mark) -> None:
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, record.model_dump_json().encode(), 0)
+    os.pwrite(descriptor, json.dumps(asdict(record)).encode(), 0)
 
 
 def _read(path: Path, descriptor: int, kind: type[_Record]) -> _Record:
+    """Read a record that another user may have written: nothing of it is taken on trust."""
     try:
-        return kind.model_validate(durable.parse_json(os.pread(descriptor, _MAX_RECORD, 0)))
-    except (TaskPackError, ValidationError) as error:
+        raw = durable.parse_json(os.pread(descriptor, _MAX_RECORD, 0))
+        found = kind(**{name: _plain(value) for name, value in raw.items()})
+        return replace(found, phase=Phase(found.phase)) if isinstance(found, Lease) else found
+    except (TaskPackError, AttributeError, TypeError, ValueError) as error:
         raise GateRefusedError(
             f"{path} cannot be read", remedy=f"see whose it is: fuser -v {path}; remove it if none"
         ) from error
+
+
+def _plain(value: object) -> Any:
+    """Return a number, or a text that is fit to be shown.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(value, int) or (isinstance(value, str) and value.isprintable()):
+        return value
+    raise ValueError(f"{value!r} is neither a number nor a printable text")

@@ -11,7 +11,7 @@ import yaml
 from orchestrator.adapters.in_memory import Inside
 from orchestrator.domain.container import DeviceClaim
 from orchestrator.domain.device import Device, DeviceProcess, DeviceUse
-from orchestrator.domain.gate import Asked, PermittedHolder, Refusal
+from orchestrator.domain.gate import STAND_IN, Asked, PermittedHolder, Refusal
 from orchestrator.domain.process import ProcessFacts
 from orchestrator.domain.records import GpuPlan, PhasePlan
 from orchestrator.domain.roles import Phase
@@ -23,7 +23,6 @@ from orchestrator.errors import (
     UsageError,
 )
 from orchestrator.evidence.devices import resolve, unqualified
-from orchestrator.evidence.ownership import STAND_IN
 from orchestrator.pipeline.gpus import plan_gpus
 from orchestrator.sandbox import RUN_LABEL
 from orchestrator.storage.device_locks import DeviceLock
@@ -143,7 +142,7 @@ def test_who_held_it_is_kept(bench: Bench) -> None:
 def test_a_permitted_holder_is_let_through_and_kept(bench: Bench) -> None:
     bench.devices.change("GPU-a", processes=(TRAINING,), memory_used=GIB)
     bench.processes.add(ProcessFacts(7, executable="/usr/bin/dcgm-exporter"))
-    bench.permitted = (PermittedHolder(executable="/usr/bin/dcgm-exporter", memory="1GiB"),)
+    bench.permitted = (PermittedHolder("/usr/bin/dcgm-exporter", GIB),)
     with bench.open(plan(bench)):
         pass
     evidence = bench.record()["devices"]

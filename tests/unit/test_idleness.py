@@ -64,8 +64,8 @@ ON_INSTANCE = replace(
     unsupported=frozenset({Query.UTILIZATION, Query.GRAPHICS, Query.MPS}),
 )
 
-XORG = PermittedHolder(executable="/usr/lib/xorg/Xorg", memory="300MiB")
-DCGM = PermittedHolder(executable="/usr/bin/dcgm-exporter", memory="100MiB")
+XORG = PermittedHolder("/usr/lib/xorg/Xorg", 300 * MIB)
+DCGM = PermittedHolder("/usr/bin/dcgm-exporter", 100 * MIB)
 RULE = Rule(GateSpec(), (XORG, DCGM))
 
 
