@@ -7,6 +7,7 @@ from orchestrator.domain.records import AttemptPlan, PhasePlan, ReplayPlan, Scor
 from orchestrator.errors import OrchError
 from orchestrator.evidence.context import Context
 from orchestrator.pipeline.drive import RunFolder
+from orchestrator.pipeline.versions import require_known
 from orchestrator.ports import Container
 from orchestrator.sandbox import BOOT_LABEL, DEADLINE_LABEL, INSTANCE_LABEL, RUN_LABEL
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
@@ -44,6 +45,7 @@ def containers(ctx: Context, folders: Iterable[RunFolder]) -> Iterator[Stray]:
     unreadable = ""
     for folder in folders:
         try:
+            require_known(folder)
             runs[load(folder.plan, PLANS[type(folder)]).run_id] = folder
         except (OrchError, OSError) as fault:
             unreadable = str(fault)

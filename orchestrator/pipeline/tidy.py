@@ -115,7 +115,7 @@ def _sweep_containers(ctx: Context, broom: Broom) -> None:
         name = stray.container.name
         if stray.kept:
             broom.keep(Kind.CONTAINER, name, stray.kept)
-        elif stray.run is not None and is_supervised(stray.run.root):
+        elif stray.run is not None and not _is_let_go(stray.run.root):
             broom.keep(Kind.CONTAINER, name, "its supervisor is alive, and removes it itself")
         else:
             broom.sweep(Kind.CONTAINER, name, 0, stray.container.remove)

@@ -7,8 +7,8 @@ of output and one telemetry row a second. Every few seconds both processes are s
 Bounds:
 
 * worker and supervisor of the long replay, from the first third to the last (the first fifth of all
-  samples is warm-up): memory by 8 MiB, descriptors by 2, threads by 2; the worker reads the campaign
-  log and the queue whole, and so takes some KiB more with each job that they list;
+  samples is warm-up): memory by 8 MiB, descriptors by 2, threads by 2; the worker reads campaign
+  log and queue whole, and so takes some KiB more with each job that they list;
 * at no time more than 64 descriptors and 24 threads in either;
 * 64 files and 0.5 MiB in the runs folder for each job that ended, its containers' output included;
 * 24 files in the host folder at any time; 8 loop devices, and 8 containers of ours;
