@@ -1,13 +1,5 @@
 #!/bin/sh
-# Print the UUID of every GPU, and of every MIG instance, that this container can use, one a line.
-if command -v nvidia-smi >/dev/null 2>&1; then
-    nvidia-smi -L | sed -n 's/.*UUID: \([A-Za-z0-9/-]*\)).*/\1/p'
-    exit 0
-fi
-for facts in /proc/driver/nvidia/gpus/*/information; do
-    [ -r "$facts" ] || continue
-    minor=$(sed -n 's/^Device Minor:[[:space:]]*//p' "$facts")
-    if [ -c "/dev/nvidia$minor" ]; then
-        sed -n 's/^GPU UUID:[[:space:]]*//p' "$facts"
-    fi
-done
+# Print the UUID of every GPU, and of every MIG instance, that this container sees, one a line.
+# The engine's own toolkit brings nvidia-smi along; without it nothing is seen.
+command -v nvidia-smi >/dev/null 2>&1 || exit 0
+nvidia-smi -L | sed -n 's/.*UUID: \([A-Za-z0-9/-]*\)).*/\1/p'

@@ -21,6 +21,7 @@ from orchestrator.domain.roles import Phase
 from orchestrator.errors import GateRefusedError, TaskPackError
 from orchestrator.ports import Clock
 from orchestrator.storage import durable
+from orchestrator.storage.lock import open_shared
 
 LOCK_SUFFIX = ".device"
 _MARK_SUFFIX = ".unusable"
@@ -77,6 +78,12 @@ class DeviceLock:
             os.close(self.descriptor)
             self.descriptor = None
 
+    def leave(self) -> None:
+        """Let go of it here alone. Twice is fine."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
 
 class DeviceLocks:
     """The locks in the host-wide ``folder``, which ``Ledger`` makes. ``alone`` is the ledger's."""
@@ -104,7 +111,7 @@ class DeviceLocks:
             since=self._clock.utc().isoformat(timespec="milliseconds"),
         )
         with self._alone(), durable.storage_faults(path):
-            descriptor = _open(path)
+            descriptor = open_shared(path, _FILE_MODE)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _write(descriptor, lease)
@@ -124,7 +131,7 @@ class DeviceLocks:
         if not path.exists():
             return None
         with self._alone():
-            descriptor = _open(path)
+            descriptor = open_shared(path, _FILE_MODE)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -158,7 +165,7 @@ class DeviceLocks:
         mark = Mark(uuid=uuid, reason=reason, boot_id=boot_id, since=since)
         path = self._path(uuid, _MARK_SUFFIX)
         with self._alone(), durable.storage_faults(path):
-            descriptor = _open(path)
+            descriptor = open_shared(path, _FILE_MODE)
             try:
                 _write(descriptor, mark)
             finally:
@@ -174,7 +181,7 @@ class DeviceLocks:
         if not path.exists():
             return None
         with self._alone():
-            descriptor = _open(path)
+            descriptor = open_shared(path, _FILE_MODE)
             try:
                 found = _read(path, descriptor, Mark)
             finally:
@@ -215,19 +222,6 @@ def relock(descriptor: int, path: Path) -> None:
             remedy="start the run again",
         )
     os.set_inheritable(descriptor, False)  # noqa: FBT003 - the standard library's own way
-
-
-def _open(path: Path) -> int:
-    """Open a file of ours, made where it is missing.
-
-    In a sticky folder the kernel may refuse O_CREAT on a file that another user has made.
-    """
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-    with suppress(FileNotFoundError):
-        return os.open(path, flags)
-    descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, _FILE_MODE)
-    os.fchmod(descriptor, _FILE_MODE)
-    return descriptor
 
 
 def _write(descriptor: int, record: Lease | Mark) -> None:

@@ -14,12 +14,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.domain.roles import Phase
-from orchestrator.errors import GateRefusedError, ResourcesBusyError, TaskPackError
+from orchestrator.errors import (
+    ContainerLeftRunning,
+    EngineUnavailableError,
+    GateRefusedError,
+    ResourcesBusyError,
+    TaskPackError,
+)
 from orchestrator.ports import Clock
 from orchestrator.storage import durable
 from orchestrator.storage.device_locks import DeviceLock, DeviceLocks, relock
@@ -30,6 +37,8 @@ _FILE_MODE = 0o666
 _SUFFIX = ".reservation"
 _PATIENCE = 30.0
 _MAX_RECORD = 64 * 1024
+_OUTLIVED = (ContainerLeftRunning, EngineUnavailableError)
+"""What may end our part in a run while its container goes on with what it was given."""
 _Plain = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]{1,1000}$")]
 
 
@@ -134,11 +143,27 @@ class Reservation:
         for device in self._devices:
             device.release()
 
+    def leave(self) -> None:
+        """Let go of it here, without giving it back: whoever inherited it keeps it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        for device in self._devices:
+            device.leave()
+
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, _OUTLIVED):
+            self.leave()
+        else:
+            self.release()
 
 
 @dataclass(frozen=True, slots=True)

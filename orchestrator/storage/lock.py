@@ -4,7 +4,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _LOOK_EVERY = 0.02
@@ -21,10 +21,8 @@ def locked(path: Path, *, patience: float | None = None, mode: int = 0o644) -> I
     Raises:
         TimeoutError: another process still holds it.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    descriptor = open_shared(path, mode)
     try:
-        if os.fstat(descriptor).st_uid == os.geteuid():
-            os.fchmod(descriptor, mode)
         if patience is None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         else:
@@ -32,6 +30,22 @@ def locked(path: Path, *, patience: float | None = None, mode: int = 0o644) -> I
         yield
     finally:
         os.close(descriptor)
+
+
+def open_shared(path: Path, mode: int) -> int:
+    """Open a file that several users share, made with ``mode`` where it is missing.
+
+    In a sticky folder the kernel may refuse O_CREAT on a file that another user has made: see
+    fs.protected_regular in proc_sys_fs(5).
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        with suppress(FileNotFoundError):
+            return os.open(path, flags)
+        with suppress(FileExistsError):  # somebody else was faster
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
+            os.fchmod(descriptor, mode)
+            return descriptor
 
 
 def _wait(descriptor: int, path: Path, patience: float) -> None:

@@ -130,3 +130,21 @@ def test_the_scripts_pass_shellcheck() -> None:
     scripts = sorted(HARNESS.glob("*.sh"))
     assert len(scripts) == 4
     subprocess.run(["shellcheck", *scripts], check=True)
+
+
+def test_the_gpus_are_named_by_what_the_engines_toolkit_brings(tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        "#!/bin/sh\n"
+        "echo 'GPU 0: NVIDIA A100 (80GB) (UUID: GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f)'\n"
+        "echo '  MIG 1g.5gb     Device  0: (UUID: MIG-a5d2a3f1-0000-5555-8888-c0ffee000000)'\n"
+        "echo 'No devices were found'\n"
+    )
+    tool.chmod(0o755)
+    seen = _run("gpus.sh", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert seen.returncode == 0
+    assert seen.stdout.splitlines() == [
+        "GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f",
+        "MIG-a5d2a3f1-0000-5555-8888-c0ffee000000",
+    ]
+    assert _run("gpus.sh", env={"PATH": "/nowhere:/bin:/usr/bin"}).stdout == ""

@@ -11,7 +11,7 @@ from threading import Barrier
 import pytest
 
 from orchestrator.domain.roles import Phase
-from orchestrator.errors import GateRefusedError
+from orchestrator.errors import ContainerLeftRunning, GateRefusedError
 from orchestrator.storage.device_locks import DeviceLock, Lease
 from orchestrator.storage.ledger import Capacity, Claim, Ledger, cpu_list, human
 from tests.unit.records_help import TickingClock
@@ -227,8 +227,9 @@ with ledger.inherit(map(int, numbers)) as held:
 
 
 @pytest.mark.usefixtures("cpus")
-def test_a_child_that_inherits_the_locks_has_the_reservation_after_its_holders_death(
-    tmp_path: Path,
+@pytest.mark.parametrize("dies", [True, False], ids=["killed", "left"])
+def test_a_child_that_inherits_the_locks_has_the_reservation_after_its_holder(
+    tmp_path: Path, dies: bool
 ) -> None:
     ledger = _ledger(tmp_path)
     ledger.make_folder()
@@ -247,8 +248,13 @@ def test_a_child_that_inherits_the_locks_has_the_reservation_after_its_holders_d
     ) as heir:
         assert heir.stdin is not None
         assert heir.stdout is not None
-        for descriptor in held.descriptors:
-            os.close(descriptor)  # as the kernel does when a process dies
+        if dies:
+            for descriptor in held.descriptors:
+                os.close(descriptor)  # as the kernel does when a process dies
+        else:
+            with pytest.raises(ContainerLeftRunning), held:
+                raise ContainerLeftRunning("it runs on")
+            assert held.descriptors == ()
         assert [h.pid for h in ledger.held()] == [os.getpid()]
         with pytest.raises(GateRefusedError, match="0 free"):
             ledger.reserve(_claim(tmp_path, "run-b"))
@@ -306,3 +312,28 @@ def test_a_mark_keeps_a_device_from_use_until_the_host_restarts(tmp_path: Path) 
     ledger.devices.where("GPU-1").write_text("{")
     with pytest.raises(GateRefusedError, match="cannot be read"):
         ledger.devices.mark("GPU-1", "boot-1")
+
+
+def test_a_second_user_opens_what_the_first_has_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = _ledger(tmp_path)
+    ledger.reserve(_claim(tmp_path)).release()
+    lock = ledger.devices.take("GPU-1", "run-a", Phase.REPLAY)
+    assert isinstance(lock, DeviceLock)
+    lock.release()
+    ledger.devices.mark_unusable("GPU-1", "it was lost", "boot-1")
+    true_open = os.open
+
+    def protected(path: os.PathLike[str] | str, flags: int, *rest: int) -> int:
+        """Refuse what fs.protected_regular does in a sticky folder."""
+        if flags & os.O_CREAT and not flags & os.O_EXCL and Path(path).exists():
+            raise PermissionError(13, "Permission denied", str(path))
+        return true_open(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", protected)
+    ledger.reserve(_claim(tmp_path)).release()
+    again = ledger.devices.take("GPU-1", "run-b", Phase.REPLAY)
+    assert isinstance(again, DeviceLock)
+    again.release()
+    ledger.devices.mark_unusable("GPU-1", "it was lost again", "boot-1")
