@@ -1,5 +1,6 @@
 """``orch adopt``, which watchdogs start and nobody types: see ``orchestrator/watchdog.py``."""
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -21,11 +22,16 @@ def adopt(
     since: Annotated[int, typer.Option(help="When its supervisor was gone, by CLOCK_BOOTTIME.")],
     inherited: Annotated[str, typer.Option(help="What that had reserved: descriptors.")] = "",
 ) -> None:
-    """Take over a run whose supervisor is gone."""
+    """Take over a run whose supervisor is gone.
+
+    SIGINT asks it to stop the run. SIGTERM, which a host that shuts down sends to everybody, is no
+    person's wish about the run, and ends this process alone.
+    """
     call = invocation(context)
     logging.configure(call)
     stop, progress = StopRequest(), Progress()
     with interruptible(stop, progress):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         ctx = wiring.context(call.settings, stop, progress.say, progress.beat)
         try:
             descriptors = tuple(int(number) for number in inherited.split(",") if number)

@@ -59,6 +59,7 @@ class Rooms:
     limits: dict[str, str] = field(default_factory=dict)
     scratch: Path | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
+    _deferred: ExitStack = field(default_factory=ExitStack)
     _volumes: list[Volume] = field(default_factory=list)
     _views: int = 0
     _outlived_by: tuple[type[Exception], ...] = (ContainerLeftRunning,)
@@ -82,7 +83,8 @@ class Rooms:
         self.close_views()
         if isinstance(error, self._outlived_by):
             self._stack.pop_all()  # the container is left running, and its folders with it
-        self._stack.__exit__(kind, error, trace)
+        with self._stack:
+            self._deferred.close()
 
     def outlive(self, error: type[Exception]) -> None:
         """Leave the folders to a container that runs on, should ``error`` end the supervision."""
@@ -157,7 +159,7 @@ class Rooms:
 
     def defer(self, close: Callable[[], None]) -> None:
         """Close something else with the rooms."""
-        self._stack.callback(close)
+        self._deferred.callback(close)
 
     def deadline(self, deadline_ns: int, wall: float) -> None:
         """Write ``/logs/deadline.json`` for ``timer.sh``: advice, the host keeps the time."""

@@ -18,12 +18,14 @@ import pytest
 from typing_extensions import override
 
 from orchestrator.adapters.fake_clock import FakeClock
-from orchestrator.adapters.in_memory import InMemoryEngine
+from orchestrator.adapters.in_memory import InMemoryEngine, Inside
 from orchestrator.adapters.system_clock import SystemClock
 from orchestrator.domain.outcome import HostFact, StopReason
 from orchestrator.domain.roles import Phase
-from orchestrator.errors import EngineUnavailableError
+from orchestrator.errors import ContainerLeftRunning, EngineUnavailableError
+from orchestrator.evidence.context import Context
 from orchestrator.evidence.kills import KillLedger
+from orchestrator.evidence.supervise import StopRequest
 from orchestrator.pipeline.reconcile import reconcile
 from orchestrator.ports import Container
 from orchestrator.storage.ledger import Claim
@@ -31,6 +33,7 @@ from orchestrator.storage.supervisor import holders
 from receipts.envelope import parse_envelope
 from tests.contract.breaking_proxy import BreakingProxy
 from tests.e2e.rig import PUBLISH, Rig, events, final, has, kill_group, last, snapshot, until
+from tests.e2e.simulated import SteppingClock, simulated
 
 UNTIL_TOLD = PUBLISH + "publish 10 0.5\nuntil [ -e /out/go ]; do sleep 0.1; done\npublish 20 0.7\n"
 SLEEP = PUBLISH + "publish 10 0.5\nsleep 300\n"
@@ -144,6 +147,18 @@ def test_the_adopter_killed_too_is_replaced_as_well(rig: Rig) -> None:
     assert _reserved(rig) == [events(replay)[0]["id"]]
     (replay / "out/go").touch()
     _one_result(rig, replay, container.id, takings=3)
+
+
+def test_an_adopter_is_told_to_stop_by_an_interrupt_alone(rig: Rig) -> None:
+    """A host that shuts down terminates everybody; nobody has wished the run to end by that."""
+    process, replay = _start(rig)
+    _kill(process)
+    os.kill(_adopted(replay), signal.SIGTERM)
+    os.kill(_adopted(replay, 2), signal.SIGINT)
+    rig.settled(replay)
+    assert final(replay) == "operator"
+    assert last(replay, "exited")["exit"]["stop_reason"] == "operator"
+    rig.nothing_left()
 
 
 def test_the_deadline_holds_while_nobody_is_at_a_terminal(rig: Rig) -> None:
@@ -420,6 +435,55 @@ def test_a_supervisor_that_dies_while_the_engine_is_away_is_replaced_when_it_is_
         rig.settled(replay / "score-001")
     assert final(replay) == "validated"
     rig.nothing_left()
+
+
+# -- an engine that restarts, and a wall clock that is set, while nobody watches
+
+
+@contextmanager
+def _left(
+    rig: Rig, meanwhile: Callable[[InMemoryEngine, SteppingClock], None]
+) -> Iterator[tuple[Context, Path]]:
+    """Leave a simulated replay of ten seconds, let something happen, and take it over."""
+    attempt = rig.enter(rig.pack(replay={"wall": "10s"}))
+    clock, stop = SteppingClock(), StopRequest()
+
+    def leave(inside: Inside) -> int:
+        for _ in range(2):
+            stop.ask()
+        return inside.until_killed()
+
+    with rig.context(stop) as ctx:
+        fake, engine = simulated(ctx, leave, clock)
+        with pytest.raises(ContainerLeftRunning):
+            rig.replay_in(fake, attempt)
+        meanwhile(engine, clock)
+        reconcile(replace(fake, stop=StopRequest()))
+        yield fake, attempt / "replay-001"
+        assert engine.find({}) == ()
+
+
+def test_a_restart_of_the_engine_while_nobody_watched_is_the_machines(rig: Rig) -> None:
+    def restart(engine: InMemoryEngine, _clock: SteppingClock) -> None:
+        engine.go_down()
+        engine.come_back()
+
+    with _left(rig, restart) as (_, replay):
+        assert last(replay, "exited")["host_facts"] == ["daemon_restarted"]
+        assert last(replay, "infrastructure")["fact"] == "daemon_restarted"
+
+
+def test_TM_01_a_clock_that_is_set_while_nobody_watches_moves_no_deadline(rig: Rig) -> None:
+    def step(_engine: InMemoryEngine, clock: SteppingClock) -> None:
+        clock.step(-2 * 3600)
+        clock.advance(11)
+
+    with _left(rig, step) as (_, replay):
+        seen = last(replay, "exited")
+        assert seen["exit"]["stop_reason"] == "deadline"
+        assert 10 <= seen["exit"]["duration_s"] <= 12
+        assert seen["contested"] == ["clock_step", "observation_gap"]
+        assert 10 <= _adoptions(replay)[0]["gap_s"] <= 12
 
 
 # -- a host that was restarted
