@@ -99,7 +99,10 @@ class NvmlProbe(DeviceProbe):
 
     @override
     def close(self) -> None:
-        """End the child."""
+        """End the child; whoever waits for an answer of it waits no longer."""
+        child = self._child
+        if child is not None:
+            child.stop()
         with self._alone:
             self._end_child()
 
@@ -203,9 +206,13 @@ class _Child:
         last = self._complaint.decode(errors="replace").strip().rpartition("\n")[2]
         return f"status {self._process.returncode}{last and ': '}{last}"
 
+    def stop(self) -> None:
+        """End it; who reads from it sees that."""
+        self._process.kill()
+
     def kill(self) -> None:
         """End it, and let go of it."""
-        self._process.kill()
+        self.stop()
         self.end()
         for pipe in self._pipes:
             pipe.close()

@@ -4,6 +4,7 @@ A process is foreign with positive proof alone: it is not in our container, and 
 group, or the host's own pid namespace, is named where it is. What cannot be told is unknown.
 """
 
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -89,6 +90,7 @@ class GpuWatch:
 
     Args:
         tolerance: for how long, in seconds, somebody else may be there in all.
+        closed: set once nobody wants to know any more.
         permitted: who may be there besides.
         total: for how long somebody else was proven to be there already.
     """
@@ -97,6 +99,7 @@ class GpuWatch:
     probe: DeviceProbe
     table: ProcessTable
     tolerance: float
+    closed: threading.Event
     permitted: tuple[PermittedHolder, ...] = ()
     total: float = 0.0
     host_facts: set[HostFact] = field(default_factory=set)
@@ -116,7 +119,7 @@ class GpuWatch:
         there: dict[tuple[str, Key], ProcessFacts] = {}
         sees_host = self.table.sees_host() if self.uuids else False
         for uuid in self.uuids:
-            sample = self._sample(uuid, stamp, news)
+            sample = None if self.closed.is_set() else self._sample(uuid, stamp, news)
             if sample is None:
                 continue
             news += self._errors(sample, stamp)

@@ -170,6 +170,7 @@ class Observer:
                 self._over = True
                 self._hand_over(Wish.LAST)
             done = self._changed.wait_for(self._is_idle, LAST_LOOK)
+            self._wanted = None
         self._close()
         found = self._findings
         return found if done else replace(found, signs=found.signs | {Sign.OBSERVATION_GAP})

@@ -146,6 +146,7 @@ class Look:
             self.probe,
             self.table,
             subject.tolerance,
+            self.closed,
             subject.permitted,
             foreign_total(log.before, stamp.of),
         )

@@ -1,6 +1,7 @@
 """Whose the processes on a run's GPUs are, and what counts against the host."""
 
 from collections.abc import Collection
+from threading import Event
 
 import pytest
 
@@ -91,7 +92,7 @@ class Bench:
             self.devices.put(Device(uuid, "NVIDIA H100", 80 << 30, "570"))
         self.mine = process(4000, OURS)
         self.table = InMemoryProcesses(self.mine)
-        self.watch = GpuWatch((A, B), self.devices, self.table, tolerance, **more)  # type: ignore[arg-type]
+        self.watch = GpuWatch((A, B), self.devices, self.table, tolerance, Event(), **more)  # type: ignore[arg-type]
         self.news: list[Foreign | Xid | DeviceNews] = []
         self.owners: dict[int, Owner] = {}
 
