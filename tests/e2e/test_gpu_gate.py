@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from orchestrator.adapters.system_clock import SystemClock
 from orchestrator.domain.roles import Phase
-from orchestrator.storage.device_locks import DeviceLock
+from orchestrator.storage.device_locks import DeviceLock, Lease
 from orchestrator.storage.ledger import Capacity, Ledger
 from receipts.envelope import parse_envelope
 from receipts.statement import parse_statement
@@ -204,11 +205,52 @@ def test_the_device_stays_ours_until_the_container_is_gone(bench: Bench) -> None
     assert bench.ledger.devices.holder(A) is None
 
 
+@pytest.mark.parametrize("killed", [True, False], ids=["killed", "left running"])
+def test_the_device_stays_ours_when_the_supervisor_is_gone(bench: Bench, killed: bool) -> None:
+    attempt = bench.attempt(UNTIL_TOLD)
+    replaying = bench.rig.start("replay", attempt, "--through", "validate")
+    replay = attempt / "replay-001"
+    until(lambda: has(replay, "run_started") and _runs(bench))
+    before = bench.ledger.devices.holder(A)
+    assert before is not None
+    if killed:
+        kill_group(replaying)
+    else:
+        bench.rig.leave(replaying)
+    replaying.communicate(timeout=60)
+    now = until(lambda: _held_by_another(bench, before.pid))
+    assert now is not None
+    assert now.run_id == before.run_id
+    (replay / "logs" / "host" / "go").touch()
+    until(lambda: has(replay, "validated"))
+    until(lambda: bench.ledger.devices.holder(A) is None)
+    until(lambda: not bench.rig.keepers(replay))
+    assert [device.uuid for device in receipts(replay)[1].devices] == [A]
+    bench.rig.nothing_left()
+
+
+def _runs(bench: Bench) -> bool:
+    """Tell whether the replay's container has been started."""
+    return bool(bench.engine.docker("ps", "--quiet", "--filter", "name=orch-replay-"))
+
+
+def _held_by_another(bench: Bench, pid: int) -> Lease | None:
+    """Return who has the device once that is another process; there is always somebody."""
+    holder = bench.ledger.devices.holder(A)
+    assert holder is not None
+    return None if holder.pid == pid else holder
+
+
+def _until_it_waits(process: "subprocess.Popen[bytes]") -> None:
+    lines = process.stderr
+    assert lines is not None
+    until(lambda: b"waiting: gpu_leased: " in lines.readline())
+
+
 def test_waiting_for_a_device_that_another_run_has(bench: Bench) -> None:
     attempt, lease = bench.attempt(), bench.lease()
     waiting = bench.rig.start("replay", attempt, "--wait", "5m", "--through", "validate")
-    assert waiting.stderr is not None
-    until(lambda: b"waiting: gpu_leased: " in waiting.stderr.readline())
+    _until_it_waits(waiting)
     lease.release()
     _, err = waiting.communicate(timeout=120)
     assert waiting.returncode == 0, err.decode()
@@ -218,8 +260,7 @@ def test_waiting_for_a_device_that_another_run_has(bench: Bench) -> None:
 def test_ctrl_c_ends_the_waiting_as_the_persons_doing(bench: Bench) -> None:
     attempt, lease = bench.attempt(), bench.lease()
     waiting = bench.rig.start("replay", attempt, "--wait", "5m")
-    assert waiting.stderr is not None
-    until(lambda: b"waiting: gpu_leased: " in waiting.stderr.readline())
+    _until_it_waits(waiting)
     kill_group(waiting, signal.SIGINT)
     waiting.communicate(timeout=60)
     lease.release()
