@@ -11,7 +11,7 @@ Bounds:
   log and queue whole, and so takes some KiB more with each job that they list;
 * at no time more than 64 descriptors and 24 threads in either;
 * 64 files and 0.5 MiB in the runs folder for each job that ended, its containers' output included;
-* 24 files in the host folder at any time; 8 loop devices, and 8 containers of ours;
+* 24 files in the host folder at any time; 12 loop devices, and 8 containers of ours;
 * of the long replay: 20 MiB of logs, 8 MiB of telemetry;
 * in the end: every job ended by the candidate's doing, every receipt verifies, and no container,
   mount, loop device, image file or reservation of ours is left.
@@ -170,7 +170,7 @@ class Soak:
         yield Check("files in runs for each job", (files - own_files) / ended, 64)
         yield Check("MiB in runs for each job", (size - own_size) / ended / _MIB, 0.5)
         yield Check("files in the host folder", self.host_files, 24)
-        yield Check("loop devices", self.loops, 8)
+        yield Check("loop devices", self.loops, 12)
         yield Check("containers", self.containers, 8)
         replay = max(attempt.glob("replay-*"))
         yield Check("MiB of logs", folder(replay / "logs")[1] / _MIB, 20)
