@@ -248,7 +248,12 @@ class DockerContainer(Container):
         if self._watch is not None:
             self._watch.close()
         with contextlib.suppress(ContainerLostError):
-            self._api.call("DELETE", f"/containers/{self._id}", query=REMOVAL)
+            try:
+                self._api.call("DELETE", f"/containers/{self._id}", query=REMOVAL)
+            except ConflictError:  # somebody else is at it: it is gone when that is done
+                self._api.call(
+                    "POST", f"/containers/{self._id}/wait", query={"condition": "removed"}
+                )
 
     def _call(self, verb: str, **query: str) -> None:
         self._api.call("POST", f"/containers/{self._id}/{verb}", query=query)

@@ -1,5 +1,6 @@
 """What every engine does, the real one and the one in memory."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -281,6 +282,20 @@ def test_removal_may_be_asked_twice(rig: Rig) -> None:
     container.remove()
     with pytest.raises(ContainerLostError):
         container.state()
+    assert rig.engine.find(container.labels) == ()
+
+
+def test_several_may_remove_the_same_container_at_once(rig: Rig) -> None:
+    def remove_what_is_found() -> None:
+        for found in rig.engine.find(container.labels):
+            found.remove()
+            with pytest.raises(ContainerLostError):
+                found.state()
+
+    container, _ = rig.start(*KEEP_ALIVE)
+    with ThreadPoolExecutor(6) as hands:
+        for removal in [hands.submit(remove_what_is_found) for _ in range(6)]:
+            removal.result()
     assert rig.engine.find(container.labels) == ()
 
 
