@@ -39,7 +39,7 @@ _ENVIRONMENT: Mapping[str, str] = {
     "WANDB_MODE": "offline",
 }
 
-_VISIBLE_GPUS = "NVIDIA_VISIBLE_DEVICES"
+VISIBLE_GPUS = "NVIDIA_VISIBLE_DEVICES"
 """What NVIDIA's own runtime obeys; images of CUDA set it to all, and a task could."""
 
 KEEP_ALIVE = ("sleep", "infinity")
@@ -189,7 +189,7 @@ def container_spec(
         ),
         limits=limits_of(resources, cpuset),
         labels={**labels, PHASE_LABEL: phase.value},
-        env={**_ENVIRONMENT, **resources.env, **env, _VISIBLE_GPUS: ",".join(gpus) or "void"},
+        env={**_ENVIRONMENT, **resources.env, **env, VISIBLE_GPUS: ",".join(gpus) or "void"},
         read_only=resources.read_only,
         gpu_uuids=gpus,
         runtime=isolation.runtime,

@@ -5,10 +5,13 @@ from typing import Any
 
 from orchestrator.domain.attempt import Series
 from orchestrator.domain.container import ContainerSpec
-from orchestrator.domain.records import AttemptPlan
+from orchestrator.domain.records import AttemptPlan, PhasePlan
+from orchestrator.domain.roles import Phase
 from orchestrator.evidence.context import Context
+from orchestrator.evidence.ownership import devices_of
 from orchestrator.phases import explore, replay
 from orchestrator.pipeline.plans import pack_of, plan_replay
+from orchestrator.sandbox import VISIBLE_GPUS
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder
 from orchestrator.storage.pack import Pack
 
@@ -17,7 +20,7 @@ def of_explore(ctx: Context, pack: Pack, plan: AttemptPlan) -> dict[str, Any]:
     """Describe an exploration and the container it would run in."""
     folder = ctx.runs.config(plan.config).attempt(0)
     spec = explore.spec(ctx, plan, pack, AttemptFolder(folder.root), deadline_ns=0, held=None)
-    return {"plan": plan.model_dump(mode="json", by_alias=True), "container": container(spec)}
+    return _document(plan, Phase.EXPLORE, spec)
 
 
 def of_replay(ctx: Context, attempt: AttemptFolder, *, official: bool) -> dict[str, Any]:
@@ -26,7 +29,18 @@ def of_replay(ctx: Context, attempt: AttemptFolder, *, official: bool) -> dict[s
     plan = plan_replay(ctx, attempt, pack, series=Series(), again="dry run", official=official)
     folder = ReplayFolder(attempt.root / "replay-000")
     spec = replay.spec(ctx, plan, folder, deadline_ns=0, held=None)
-    return {"plan": plan.model_dump(mode="json", by_alias=True), "container": container(spec)}
+    return _document(plan, Phase.REPLAY, spec)
+
+
+def _document(plan: PhasePlan, phase: Phase, spec: ContainerSpec) -> dict[str, Any]:
+    """Lay out plan and container; which GPUs it gets, the gate finds out."""
+    asked = () if plan.gpu is None else plan.gpu.asked
+    gpus = list(asked) or ["any that qualifies and is idle"] * devices_of(plan, (phase,))
+    env = {name: value for name, value in spec.env.items() if name != VISIBLE_GPUS}
+    return {
+        "plan": plan.model_dump(mode="json", by_alias=True),
+        "container": {**container(spec), "gpus": gpus, "env": env},
+    }
 
 
 def container(spec: ContainerSpec) -> dict[str, Any]:

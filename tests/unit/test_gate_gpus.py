@@ -15,7 +15,7 @@ from orchestrator.domain.gate import STAND_IN, Asked, PermittedHolder, Refusal
 from orchestrator.domain.process import ProcessFacts
 from orchestrator.domain.records import GpuPlan, PhasePlan
 from orchestrator.domain.roles import Phase
-from orchestrator.domain.task import GateSpec, GpuSpec, TaskSpec
+from orchestrator.domain.task import GateSpec, GpuSpec, Resources, TaskSpec
 from orchestrator.errors import (
     GateRefusedError,
     InterruptedByOperator,
@@ -24,7 +24,7 @@ from orchestrator.errors import (
 )
 from orchestrator.evidence.devices import resolve, unqualified
 from orchestrator.pipeline.gpus import plan_gpus
-from orchestrator.sandbox import RUN_LABEL
+from orchestrator.sandbox import RUN_LABEL, container_spec
 from orchestrator.storage.device_locks import DeviceLock
 from tests.unit.gate_help import Bench
 from tests.unit.pack_help import TASK
@@ -445,3 +445,26 @@ def test_the_operators_choice_becomes_uuids_at_once(bench: Bench) -> None:
         bench.asked = Asked(asked)
         with pytest.raises(UsageError, match=says):
             plan_gpus(bench.context, task, phases)
+
+
+def test_no_task_chooses_the_devices_of_its_container() -> None:
+    def visible(*gpus: str, **env: str) -> str:
+        spec = container_spec(
+            name="name",
+            phase=Phase.REPLAY,
+            image="image",
+            argv=("true",),
+            user=(1, 1),
+            agent=(1, 1),
+            resources=Resources(env=env),
+            mounts=(),
+            env=env,
+            labels={},
+            gpus=gpus,
+        )
+        assert spec.gpu_uuids == gpus
+        return spec.env["NVIDIA_VISIBLE_DEVICES"]
+
+    assert visible() == "void"
+    assert visible(NVIDIA_VISIBLE_DEVICES="all") == "void"
+    assert visible("GPU-a", "GPU-b", NVIDIA_VISIBLE_DEVICES="all") == "GPU-a,GPU-b"
