@@ -181,7 +181,9 @@ def test_two_stops_while_a_checkpoint_is_judged_leave_it_to_the_background(
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     rig.settled(attempt / run)
-    assert final(attempt / run) == {"validate": "none_valid", "score": "operator"}[phase]
+    # This validator hangs over the anchor too: that is its own fault, not the checkpoint's.
+    assert final(attempt / run) == {"validate": "infrastructure", "score": "operator"}[phase]
+    assert "adopted" in (attempt / run / "lifecycle.jsonl").read_text()
     rig.nothing_left()
 
 
@@ -265,6 +267,7 @@ def test_whoever_comes_second_is_refused_by_the_lock(rig: Rig) -> None:
         replay = rig.replay_in(ctx, attempt)
         before = snapshot(replay)
         folder = AttemptFolder(attempt).replay(1)
+        until(lambda: not rig.keepers())
         with supervising(replay), pytest.raises(UsageError, match="supervised by process"):
             drive.resume_replay(ctx, folder, Adoption())
     assert snapshot(replay) == before
