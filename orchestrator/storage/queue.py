@@ -22,7 +22,7 @@ from orchestrator.domain.queue import (
     settled,
     stamp,
 )
-from orchestrator.errors import InfrastructureError, UsageError
+from orchestrator.errors import InfrastructureError, TaskPackError, UsageError
 from orchestrator.ports import Clock
 from orchestrator.storage import durable
 from orchestrator.storage.layout import RunsFolder
@@ -35,6 +35,7 @@ from orchestrator.storage.queue_table import (
     Row,
     Table,
     escape,
+    has_other_columns,
     job_of,
     render,
     row_of,
@@ -289,15 +290,28 @@ class Queue:
         )
 
     def _table(self) -> Table:
-        """Read the file as it is; one that has not changed is not read again."""
+        """Read the file as it is; one that has not changed is not read again.
+
+        Raises:
+            TaskPackError: it is no file, or one of another version.
+        """
+        path = self._runs.queue
         try:
-            with self._runs.queue.open("rb") as file:
+            with path.open("rb") as file:
                 mark = _mark(os.fstat(file.fileno()))
                 if self._seen is not None and self._seen[0] == mark:
                     return self._seen[1]
-                table = self._reader.read(file.read())
+                data = file.read()
         except FileNotFoundError:
             return Table((), ())
+        except IsADirectoryError as folder:
+            raise TaskPackError(f"{path} is a folder, not the table of the queue") from folder
+        if has_other_columns(data):
+            raise TaskPackError(
+                f"{path} has other columns than this orch writes",
+                remedy="work on it with the orch that wrote it; nothing was touched",
+            )
+        table = self._reader.read(data)
         self._seen = (mark, table)
         return table
 

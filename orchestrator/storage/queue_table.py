@@ -21,6 +21,7 @@ from orchestrator.domain.queue import COLUMNS, TAKEN, Job, JobKind, JobStatus
 
 HEADER = "\t".join(COLUMNS)
 _HEAD = HEADER.encode()
+_BEGINNING = b"job\tkind\t"
 
 _EMPTY = "-"
 _SHORT = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -86,6 +87,12 @@ class Table:
 
     rows: tuple[Row, ...]
     faults: tuple[Fault, ...]
+
+
+def has_other_columns(data: bytes) -> bool:
+    """Tell whether a file begins as every version's does, and goes on as another's than this."""
+    head = data.partition(b"\n")[0].rstrip(b"\r")
+    return head.startswith(_BEGINNING) and head != _HEAD
 
 
 def escape(value: str) -> str:

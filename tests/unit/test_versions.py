@@ -8,7 +8,7 @@ from orchestrator.cli import app
 from orchestrator.storage.campaign import Campaign, CampaignEvent
 from tests.unit.records_help import TickingClock
 from tests.unit.sample_runs import SampleRuns
-from tests.unit.versions_help import RUN_TROUBLES, WHOLE_TROUBLES, Scene
+from tests.unit.versions_help import QUEUE_TROUBLES, RUN_TROUBLES, WHOLE_TROUBLES, Scene
 
 REPORTED = frozenset({"attempt's plan", "plan cut", "plan a folder", "journal", "journal a folder"})
 """Troubles of what a report is about."""
@@ -97,3 +97,18 @@ def test_verification_says_which_event_it_does_not_know(
     WHOLE_TROUBLES["campaign"][0](scene)
     _, said = _said(capsys, "verify", scene.runs)
     assert "has event 'teleported', which this verifier does not know" in said
+
+
+@pytest.mark.parametrize("trouble", QUEUE_TROUBLES)
+@pytest.mark.parametrize("words", ["queue list", "queue list --json", "queue cancel j1"])
+def test_a_queue_of_another_version_is_left_alone(
+    scene: Scene, capsys: pytest.CaptureFixture[str], trouble: str, words: str
+) -> None:
+    spoil, says = QUEUE_TROUBLES[trouble]
+    spoil(scene.runs / "queue.tsv")
+    before = _tree(scene.runs)
+    code, said = _said(capsys, *words.split())
+    assert code == 65
+    assert says in said
+    after = {path: data for path, data in _tree(scene.runs).items() if path.suffix != ".lock"}
+    assert after == before

@@ -83,3 +83,15 @@ WHOLE_TROUBLES: Mapping[str, tuple[Callable[[Scene], None], str, int]] = {
     "runs a file": (lambda s: _file(s.runs), "the runs folder", 64),
 }
 """What concerns all of a runs folder, what is said, and how a command that needs it ends."""
+
+
+def _more_columns(path: Path) -> None:
+    head, row = "job kind config until", "j1 explore a tomorrow"
+    path.write_text("".join(line.replace(" ", "\t") + "\n" for line in (head, row)))
+
+
+QUEUE_TROUBLES: Mapping[str, tuple[Callable[[Path], None], str]] = {
+    "columns": (_more_columns, "has other columns than this orch writes"),
+    "a folder": (Path.mkdir, "is a folder"),
+}
+"""What can be wrong with all of ``queue.tsv``, and what is said."""
