@@ -116,6 +116,7 @@ def _is_anything_left(queue: Queue) -> bool:
     return any(
         job.status is JobStatus.QUEUED or (job.status in TAKEN and job.host == queue.host)
         for job in queue.open_jobs()
+        if job.job not in queue.unknown
     )
 
 

@@ -75,7 +75,8 @@ class Queue:
     """The queue of a runs folder, for any number of processes at once.
 
     Args:
-        say: told in one line of each line of the file that had to be set aside.
+        say: told in one line of each line of the file that had to be set aside, and of each job
+            that another version asked for.
         patience: seconds to wait for another holder of ``queue.lock``.
     """
 
@@ -94,6 +95,8 @@ class Queue:
         self._reader = Reader()
         self._seen: tuple[tuple[int, ...], Table] | None = None
         self.files = JobFiles(runs.queue_jobs)
+        self.unknown: set[str] = set()
+        """Jobs of another version that were met while a job was looked for; nobody's here."""
         self.host = os.uname().nodename
 
     def read(self) -> QueueView:
@@ -137,11 +140,23 @@ class Queue:
             ]
             while due:
                 row = min(due, key=_precedence)
-                descriptor = self.files.lease(row.job)
-                if descriptor is not None:
-                    return self._claimed(edit, job_of(row.line), descriptor)
+                if self._is_known(row.job):
+                    descriptor = self.files.lease(row.job)
+                    if descriptor is not None:
+                        return self._claimed(edit, job_of(row.line), descriptor)
                 due.remove(row)
         return None
+
+    def _is_known(self, name: str) -> bool:
+        """Tell whether this version may work on a job; one that it may not is named once."""
+        try:
+            self.files.require_known(name)
+        except TaskPackError as fault:
+            if name not in self.unknown:
+                self.unknown.add(name)
+                self._say(f"{name}: left alone, {fault}")
+            return False
+        return True
 
     def orphans(self) -> tuple[str, ...]:
         """Name the jobs of this host that are taken and whose worker is gone. Changes nothing."""

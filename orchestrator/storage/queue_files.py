@@ -14,7 +14,7 @@ from pathlib import Path
 from orchestrator.domain.queue import JobRequest, JobTry
 from orchestrator.storage import durable
 from orchestrator.storage.queue_table import Fault, escape
-from orchestrator.storage.records import load
+from orchestrator.storage.records import load, require_format
 
 _NAME = re.compile(r"j([1-9][0-9]{0,8})(?:\..*)?")
 _QUARANTINE_HEADER = "time\tline\treason\trow\n"
@@ -37,6 +37,15 @@ class JobFiles:
             TaskPackError: the record is missing or damaged.
         """
         return load(self._path(name, "json"), JobRequest)
+
+    def require_known(self, name: str) -> None:
+        """Refuse a job whose records another version wrote.
+
+        Raises:
+            TaskPackError: one of them has another format.
+        """
+        for suffix in ("json", "try.json"):
+            require_format(self._path(name, suffix))
 
     def put_request(self, request: JobRequest) -> None:
         """Freeze what a job is asked to do."""
