@@ -53,22 +53,27 @@ def joined_to(path: str) -> Handler:
 
 
 async def run(command: list[str]) -> int:
-    """Run a command to its end; signals that ask us to stop ask it."""
+    """Run a command to its end; signals that ask us to stop ask it, however early they come."""
+    wishes: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for number in _PASSED_ON:
+        loop.add_signal_handler(number, wishes.put_nowait, number)
     try:
         child = await asyncio.create_subprocess_exec(*command)
     except OSError as error:
         print(f"relay: {command[0]}: {error.strerror}", file=sys.stderr)
         return _UNSTARTED
-    loop = asyncio.get_running_loop()
-    for number in _PASSED_ON:
-        loop.add_signal_handler(number, _send, child.pid, number)
+    passing_on = asyncio.ensure_future(pass_on(wishes, child.pid))
     code = await child.wait()
+    passing_on.cancel()
     return code if code >= 0 else _SIGNALLED - code
 
 
-def _send(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
+async def pass_on(wishes: "asyncio.Queue[signal.Signals]", pid: int) -> None:
+    """Send every signal that comes to a process."""
+    while True:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, await wishes.get())
 
 
 async def serve(port: int, path: str, command: list[str]) -> int:
