@@ -128,7 +128,7 @@ def test_fast_eval_runs_the_tasks_proxy_with_its_arguments(tmp_path: Path) -> No
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_the_scripts_pass_shellcheck() -> None:
     scripts = sorted(HARNESS.glob("*.sh"))
-    assert len(scripts) == 4
+    assert len(scripts) == 5
     subprocess.run(["shellcheck", *scripts], check=True)
 
 
