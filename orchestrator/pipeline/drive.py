@@ -320,9 +320,10 @@ def _supervised(ctx: Context, folder: RunFolder, plan: PhasePlan) -> Iterator[Jo
             ):
                 ctx.say("a submission was accepted before; it is completed in the background")
                 raise
-            if journal.state in _HAD and isinstance(failure, TaskPackError):
+            begun = journal.state in _HAD and journal.view.last(Event.RUN_STARTED) is not None
+            if begun and isinstance(failure, TaskPackError):
                 raise
-            if journal.state in _HAD and isinstance(failure, _PASSING):
+            if begun and isinstance(failure, _PASSING):
                 ctx.guard(folder.root, None)
                 ctx.say(f"{folder.root} is not ended by that; it is gone on with in the background")
                 raise

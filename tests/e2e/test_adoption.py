@@ -255,16 +255,16 @@ sleep 60
 
 
 @pytest.mark.parametrize(
-    ("reason", "facts", "ending"),
+    ("reason", "facts", "ending", "sent"),
     [
-        (StopReason.DEADLINE, (), "validated"),
-        (StopReason.OPERATOR, (), "operator"),
-        (StopReason.HOST_FACT, (HostFact.DEVICE_LOST,), "infrastructure"),
+        (StopReason.DEADLINE, (), "validated", True),
+        (StopReason.OPERATOR, (), "operator", True),
+        (StopReason.HOST_FACT, (HostFact.DEVICE_LOST,), "infrastructure", True),
+        (StopReason.OPERATOR, (), "operator", False),
     ],
 )
-@pytest.mark.parametrize("sent", [True, False])
 def test_a_supervisor_that_died_killing_is_known_by_its_deed(
-    rig: Rig, reason: StopReason, facts: tuple[HostFact, ...], ending: str, *, sent: bool
+    rig: Rig, reason: StopReason, facts: tuple[HostFact, ...], ending: str, sent: bool
 ) -> None:
     """Between our signal and the event that tells of it; or between its note and the signal."""
     process, replay = _start(rig, SLEEP)
@@ -534,6 +534,23 @@ def test_a_reading_of_what_was_collected_survives_a_restart_of_the_host(rig: Rig
 # -- what is collected is not lost to a host that is busy
 
 
+def _everything(rig: Rig) -> Claim:
+    return Claim("somebody", Phase.REPLAY, len(os.sched_getaffinity(0)), 1, 0, rig.root)
+
+
+def test_checkpoints_that_were_handed_in_do_not_wait_for_one(rig: Rig) -> None:
+    """Nothing was run for them: they can be handed in again."""
+    pack, given = rig.pack(), rig.root / "given"
+    given.mkdir()
+    (given / "weights.txt").write_text("0.5\n")
+    with rig.context() as ctx, ctx.ledger.reserve(_everything(rig)):
+        refused = rig.call("score", pack, "--checkpoint", f"10={given}")
+    assert refused.code == 75
+    (replay,) = rig.runs.glob("checkpoint__*/attempt-001/replay-001")
+    assert final(replay) == "infrastructure"
+    rig.nothing_left()
+
+
 def test_what_is_collected_waits_for_a_busy_host(rig: Rig) -> None:
     slow = "sleep 2; echo '{\"valid\": true}' > /out/validation.json\n"
     attempt = rig.enter(rig.pack(PUBLISH + "publish 10 0.5\n", validator=slow))
@@ -542,9 +559,7 @@ def test_what_is_collected_waits_for_a_busy_host(rig: Rig) -> None:
     until(lambda: has(replay, "collected"))
     rig.kill_for_good(process, replay)
     with rig.context() as ctx:
-        everything = len(os.sched_getaffinity(0))
-        claim = Claim("somebody", Phase.REPLAY, everything, 1, 0, rig.root)
-        with ctx.ledger.reserve(claim):
+        with ctx.ledger.reserve(_everything(rig)):
             refused = rig.call("replay", attempt)
             assert refused.code == 75
             assert final(replay) != "infrastructure"
