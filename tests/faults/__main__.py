@@ -19,6 +19,7 @@ from pathlib import Path
 
 from orchestrator.config import Settings
 from orchestrator.domain.attempt import RunKind
+from orchestrator.errors import Exit
 from tests.faults.bench import Bench, Result
 from tests.faults.eye import Eye
 from tests.faults.points import SAYS, Case, Fault, Point, read_case
@@ -90,6 +91,7 @@ def main() -> int:
         raise SystemExit("the campaign fills disks and mounts volumes: run it as root")
     began = time.monotonic()
     verdicts: list[Verdict] = []
+    stopped = True
     with prepared() as (bench, eye, result), suppress(KeyboardInterrupt):
         cases = asked.only or [
             case
@@ -100,13 +102,14 @@ def main() -> int:
         for verdict in campaign(bench, eye, result, cases):
             verdicts.append(verdict)
             _tell(verdict, f"{len(verdicts)}/{len(cases)}")
+        stopped = False
     failed = [verdict for verdict in verdicts if verdict.problems]
     print(f"\n{table(verdicts)}\n")
     took = time.monotonic() - began
     print(f"{len(verdicts) - len(failed)} of {len(verdicts)} cases held, in {took:.0f} s")
     for verdict in failed:
         print(f"reproduce: python -m tests.faults --only '{verdict.case}'")
-    return int(bool(failed))
+    return Exit.INTERRUPTED if stopped else int(bool(failed))
 
 
 if __name__ == "__main__":

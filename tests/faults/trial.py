@@ -69,9 +69,10 @@ class _Trial:
         self.problems: list[str] = []
         self.story: list[str] = []
         self._was_read = False
+        self._stack = ExitStack()
 
     def run(self) -> None:
-        with ExitStack() as stack:
+        with self._stack as stack:
             if self._case.fault is Fault.ENGINE_CUT:
                 stack.enter_context(self._cable)
                 self.place.engine = f"unix://{self._cable.path}"
@@ -113,7 +114,9 @@ class _Trial:
 
     def _cut(self) -> str:
         self._cable.cut()
-        threading.Timer(_AWAY_S, self._cable.mend).start()
+        mending = threading.Timer(_AWAY_S, self._cable.mend)
+        self._stack.callback(mending.join)
+        mending.start()
         return f"cut for {_AWAY_S} s"
 
     def _leave_alone(self, hit: Path) -> None:
