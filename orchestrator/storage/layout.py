@@ -115,6 +115,16 @@ class AttemptFolder(NumberedFolder):
         return self.root / "transcript.jsonl"
 
     @property
+    def exchanges(self) -> Path:
+        """Every exchange with the model; ``--model recorded/FILE`` takes it."""
+        return self.root / "exchanges.jsonl"
+
+    @property
+    def raw(self) -> Path:
+        """What the agent's own program printed, as it came."""
+        return self.root / "agent-raw.log"
+
+    @property
     def gate(self) -> Path:
         """Written where the exploration has a GPU."""
         return self.root / "gate.json"
