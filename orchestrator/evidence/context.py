@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +115,14 @@ class Context:
             beat,
             outgrown=outgrown,
             kills=KillLedger() if kills is None else KillLedger.recall(kills),
-            observer=None
-            if subject is None
-            else Observer(subject, container, self.clock, self.processes, self.devices),
+            observer=None if subject is None else self._observer(subject, container),
             on_broken=self._mark_unusable,
         )
+
+    def _observer(self, subject: Subject, container: Container) -> Observer:
+        if subject.gpus:
+            subject = replace(subject, permitted=self.permitted())
+        return Observer(subject, container, self.clock, self.processes, self.devices)
 
     def _mark_unusable(self, uuid: str, reason: str) -> None:
         """Keep a GPU from every run until this host has been restarted."""

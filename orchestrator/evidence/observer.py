@@ -66,18 +66,16 @@ class Subject:
         folder: NumberedFolder,
         task: TaskSpec,
         held: Reservation | None = None,
-        permitted: tuple[PermittedHolder, ...] = (),
     ) -> Self:
-        """Look at a phase's container by the task's own rules, and at the GPUs that are ours."""
+        """Look at a phase's container by the task's own rules, and at the GPUs that it has."""
         return cls(
             phase=phase,
             path=folder.telemetry,
             every=task.telemetry.every,
             tolerance=task.gate.foreign_tolerance,
-            gpus=() if held is None else held.gpus,
+            gpus=() if held is None else held.gpus[: task.resources(phase).gpus],
             watchful=phase is Phase.EXPLORE,
             commands=phase is not Phase.SCORE,
-            permitted=permitted,
         )
 
 

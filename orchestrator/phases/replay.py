@@ -238,7 +238,9 @@ def _watch(replay: _Replay, container: Container, deadline_ns: int, log: CappedL
         log,
         outgrown=replay.rooms.outgrown,
         kills=replay.folder.kills,
-        subject=replace(subject, gpus=devices),  # also where somebody else has one by now
+        subject=replace(
+            subject, gpus=devices[: replay.plan.resources.gpus]
+        ),  # also where somebody else has one by now
     )
 
 

@@ -1,6 +1,7 @@
 """What is seen of a GPU while a run is on it: a stand-in driver, a real engine of our own."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -180,6 +181,31 @@ def test_a_stranger_for_a_moment_leaves_a_contested_result(bench: Bench) -> None
     assert final(bench.replay) == "validated"
     assert last(bench.replay, "exited")["contested"] == ["foreign_gpu_use", "gpu_error"]
     assert last(bench.replay, "exited")["host_facts"] == []
+
+
+def test_who_is_permitted_on_this_host_is_no_stranger(bench: Bench) -> None:
+    program = shutil.which("sleep")
+    assert program is not None
+    home = bench.rig.root / "home"
+    home.mkdir()
+    (home / "orch.toml").write_text(
+        f'[[gpu.permitted]]\nexecutable = "{Path(program).resolve()}"\nmemory = "2GiB"\n'
+    )
+    replaying = bench.begin(gate={"foreign_tolerance": "0s"})
+    with subprocess.Popen(["sleep", "600"]) as monitor:
+        bench.gpus.gpu(GPU, used=GIB, processes=[Process(monitor.pid, GIB)])
+
+        def seen() -> bool:
+            held = [gpu for row in bench.samples() for gpu in row.gpus if gpu.holders]
+            return len(held) > 1
+
+        until(seen)
+        holders = {holder for row in bench.samples() for gpu in row.gpus for holder in gpu.holders}
+        bench.go()
+        bench.end(replaying)
+        monitor.kill()
+    assert {holder.owner for holder in holders} == {Owner.PERMITTED}
+    assert last(bench.replay, "exited")["contested"] == []
 
 
 def test_a_driver_that_hangs_in_mid_run_holds_no_deadline_up(bench: Bench) -> None:
