@@ -4,14 +4,20 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from orchestrator.adapters.fake_clock import FakeClock
 from orchestrator.domain.container import ContainerEnd, ContainerState, ContainerStatus
 from orchestrator.domain.outcome import HostFact, KilledBy, StopReason
+from orchestrator.domain.roles import Phase
 from orchestrator.errors import StorageFullError, UsageError
+from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.kills import KillIntent, KillLedger
 from orchestrator.storage import durable, supervisor
+from orchestrator.storage.device_locks import DeviceLock
+from orchestrator.storage.ledger import Capacity, Ledger, Reservation
 from orchestrator.storage.supervisor import (
     Holders,
     claim,
@@ -87,6 +93,38 @@ def test_a_full_disk_stops_no_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     shot = Shot(tmp_path / "kills.jsonl")
     KillLedger(shot.file).kill(shot, StopReason.DEADLINE)
     assert shot.seen == [""]
+
+
+# -- what it ran under
+
+
+def test_devices_that_nobody_took_meanwhile_are_reserved_again(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "host", Capacity(cpus=64, memory=1 << 30), FakeClock())
+    ledger.make_folder()
+    taken = ledger.devices.take("GPU-b", "somebody", Phase.SCORE)
+    assert isinstance(taken, DeviceLock)
+    said: list[str] = []
+    need = SimpleNamespace(cpus=1, memory=1 << 20)
+    plan = SimpleNamespace(run_id="mine", resources=need)
+    passed = SimpleNamespace(data={"cpuset": "0", "gpus": ["GPU-a", "GPU-b"]})
+    journal = SimpleNamespace(view=SimpleNamespace(last=lambda _: passed))
+    guarded: list[Reservation | None] = []
+    ctx = SimpleNamespace(
+        ledger=ledger, say=said.append, guard=lambda _, held: guarded.append(held)
+    )
+    with Adoption().reserved(ctx, plan, tmp_path, journal) as held:
+        assert held is not None
+        assert held.gpus == ("GPU-a",)
+        assert guarded == [held]
+        (listed,) = ledger.held()
+        assert (listed.run_id, listed.gpus) == ("mine", ("GPU-a",))
+        lease = ledger.devices.holder("GPU-a")
+        assert lease is not None
+        assert lease.run_id == "mine"
+    assert ledger.held() == ()
+    assert ledger.devices.holder("GPU-a") is None
+    assert "GPU-b, which somebody (score" in said[0]
+    taken.release()
 
 
 # -- the lock of a run
