@@ -96,6 +96,13 @@ class Settings:
         return Path(cache, "orch", "wheels").absolute()
 
 
+    @cached_property
+    def agents(self) -> Path:
+        """Packages of agents, under ``XDG_CACHE_HOME`` or ``~/.cache``."""
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return Path(cache, "orch", "agents").absolute()
+
+
 def bundled(name: str) -> Path:
     """Find a folder of the package: ``harness``, ``containers``, ``profiles`` or ``tasks``.
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.domain.gate import PermittedHolder
     from orchestrator.evidence.context import Context
     from orchestrator.evidence.supervise import Beat, StopRequest
+    from orchestrator.ports import AgentPackages
     from orchestrator.ports.models import ModelGateway
     from orchestrator.storage.device_locks import DeviceLocks
     from orchestrator.storage.layout import RunsFolder
@@ -206,6 +207,13 @@ def model_gateway(settings: Settings) -> "ModelGateway":
     return HostModelGateway(providers, settings.host, system_clock(), settings.variable)
 
 
+def agent_packages(settings: Settings) -> "AgentPackages":
+    """Return the packages of agents that this host has."""
+    from orchestrator.adapters.agent_store import AgentStore
+
+    return AgentStore(settings.agents, system_clock())
+
+
 def context(
     settings: Settings,
     stop: "StopRequest",
@@ -256,5 +264,7 @@ def context(
         say=say,
         beat=beat,
         harness=bundled("harness"),
+        models=partial(model_gateway, settings),
+        packages=partial(agent_packages, settings),
         permitted=partial(permitted_holders, settings),
     )

@@ -48,6 +48,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("verify", "orchestrator.cli.verify", "Check receipts offline, step by step."),
     ("campaign", "orchestrator.cli.campaign", "List what was registered; print its head; end it."),
     ("task", "orchestrator.cli.task", "Check and prepare task packs."),
+    ("agents", "orchestrator.cli.agents", "List agents, and fetch those of a registry."),
     ("images", "orchestrator.cli.images", "List and build the images that phases run in."),
     ("gc", "orchestrator.cli.gc", "Remove what ended runs left behind."),
     ("gpus", "orchestrator.cli.gpus", "Show the GPUs, who uses them, and whether they are idle."),

@@ -89,11 +89,16 @@ def explore(
     context: typer.Context,
     task: Task,
     *,
-    agent: Annotated[str, typer.Option(help="scripted, or shell: you at a terminal.")] = "scripted",
+    agent: Annotated[str, typer.Option(help="Who explores; orch agents lists them.")] = "scripted",
     model: Annotated[
-        str, typer.Option(help="The agent's model; none for agents without.")
+        str,
+        typer.Option(
+            metavar="PROVIDER/NAME", help="The agent's model; none for agents without one."
+        ),
     ] = "none",
-    effort: Annotated[str, typer.Option(help="The model's effort setting.")] = "none",
+    effort: Annotated[
+        str, typer.Option(help="The model's effort; none leaves it to its provider.")
+    ] = "none",
     gpu: Gpu = "auto",
     wait: Wait = "0",
     official: Official = False,

@@ -69,6 +69,8 @@ class HostFact(StrEnum):
     KILLED_BY_THIRD_PARTY = "killed_by_third_party"
     ORCHESTRATOR_FAILED = "orchestrator_failed"
     FOREIGN_GPU_USE = "foreign_gpu_use"
+    PROVIDER_OUTAGE = "provider_outage"
+    """The model's provider stayed away for longer than the task allows."""
 
 
 class Sign(StrEnum):

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue
 from typing_extensions import override
 
+from orchestrator.domain.agent_package import PlannedPackage
 from orchestrator.domain.attempt import Entry, SubmissionOrigin, TerminationReason
 from orchestrator.domain.checkpoint import ArtifactStatus
 from orchestrator.domain.roles import DataRole, Phase
@@ -128,8 +129,11 @@ class AttemptPlan(PhasePlan):
     task: TaskSpec
     agent: str
     agent_digest: FileDigest
+    agent_package: PlannedPackage | None = None
     model: str
     effort: str
+    auxiliary_models: tuple[str, ...] = ()
+    """Further models that the agent may name; ``model`` answers for them."""
 
 
 class ReplayPlan(PhasePlan):

@@ -18,6 +18,7 @@ from orchestrator.evidence.observer import Observer, Subject
 from orchestrator.evidence.supervise import Beat, StopRequest, Watch
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import (
+    AgentPackages,
     Clock,
     Container,
     ContainerEngine,
@@ -28,6 +29,7 @@ from orchestrator.ports import (
     Views,
     Volumes,
 )
+from orchestrator.ports.models import ModelGateway
 from orchestrator.sandbox import (
     BOOT_LABEL,
     DEADLINE_LABEL,
@@ -76,6 +78,9 @@ class Context:
     say: Callable[[str], None]
     beat: Callable[[Beat], None]
     harness: Path
+    models: Callable[[], ModelGateway]
+    """Opens what is between an agent and its model; built where one has a model."""
+    packages: Callable[[], AgentPackages]
     permitted: Callable[[], tuple[PermittedHolder, ...]] = tuple
     """Who may be on a GPU that is to be idle, by this host's ``orch.toml``."""
     asked: Asked = field(default_factory=Asked)

@@ -1,14 +1,18 @@
-"""The one way every agent acts: commands as the agent's user in the exploration's container."""
+"""The one way every agent acts: as the agent's user in the exploration's container."""
 
+import hashlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from typing_extensions import override
 
 from orchestrator.domain.container import ExecResult
+from orchestrator.evidence.model_room import ModelRoom
+from orchestrator.evidence.raw_stream import Lines, RawLog
 from orchestrator.evidence.transcript import LineKind, Transcript
-from orchestrator.ports import AgentSession, Clock, Container
+from orchestrator.ports import AgentSession, Clock, Container, SessionModel
 
 _NS = 1_000_000_000
 _CLEAR_WALL = 10.0
@@ -30,6 +34,9 @@ class ContainerSession(AgentSession):
     stop: threading.Event
     on_leftover: Callable[[str, tuple[int, ...]], None]
     say_aloud: Callable[[str], None]
+    on_note: Callable[..., None]
+    room: ModelRoom | None = None
+    raw: RawLog | None = None
 
     @property
     @override
@@ -40,6 +47,23 @@ class ContainerSession(AgentSession):
     @override
     def stopping(self) -> threading.Event:
         return self.stop
+
+    @property
+    @override
+    def model(self) -> SessionModel:
+        return self._thinking.model
+
+    @property
+    @override
+    def program(self) -> tuple[str, ...]:
+        installed = self._thinking.installed
+        return () if installed is None else installed.argv()
+
+    @property
+    def _thinking(self) -> ModelRoom:
+        if self.room is None:
+            raise RuntimeError("this exploration has no model")  # planning gives none to no agent
+        return self.room
 
     @override
     def time_left(self) -> float:
@@ -71,6 +95,39 @@ class ContainerSession(AgentSession):
         return result
 
     @override
+    def run_program(
+        self, argv: tuple[str, ...], env: Mapping[str, str], on_line: Callable[[str], None]
+    ) -> ExecResult:
+        said = hashlib.sha256("\0".join(argv).encode()).hexdigest()
+        self.on_note("agent_program", program=argv[0], argv=f"sha256:{said}", variables=sorted(env))
+        lines = Lines(on_line)
+
+        def take(data: bytes) -> None:
+            if self.raw is not None:
+                self.raw.write(data)
+            lines.take(data)
+
+        result = self.container.execute(
+            self._thinking.relayed(argv),
+            user=self._user,
+            env={**self.env, **env},
+            workdir="/workspace",
+            timeout=None,
+            on_output=take,
+            max_output=0,
+        )
+        lines.end()
+        return result
+
+    @override
+    def ask(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._thinking.ask(body)
+
+    @override
+    def provider_failed(self) -> bool:
+        return self._thinking.provider_failed
+
+    @override
     def attach_terminal(self) -> int:
         self.transcript.add(LineKind.MESSAGE, text="(a person works at a terminal)")
         return self.container.interact(_TERMINAL, user=self._user, env=self.env)
@@ -79,6 +136,24 @@ class ContainerSession(AgentSession):
     def say(self, text: str) -> None:
         self.transcript.add(LineKind.MESSAGE, text=text, time_left=round(self.time_left(), 1))
         self.say_aloud(text.strip().partition("\n")[0])
+
+    @override
+    def think(self, text: str) -> None:
+        self.transcript.add(LineKind.THOUGHT, text=text)
+
+    @override
+    def call(self, tool: str, arguments: str) -> None:
+        left = round(self.time_left(), 1)
+        self.transcript.add(LineKind.CALL, tool=tool, arguments=arguments, time_left=left)
+        self.say_aloud(f"{tool}: " + arguments.strip().partition("\n")[0])
+
+    @override
+    def output(self, text: str, exit_code: int | None = None) -> None:
+        self.transcript.add(LineKind.OUTPUT, output=text, exit_code=exit_code)
+
+    @override
+    def note(self, what: str, **facts: Any) -> None:
+        self.on_note(what, **facts)
 
     @property
     def _user(self) -> str:

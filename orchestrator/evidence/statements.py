@@ -240,6 +240,13 @@ def basis(plan: Path, task_digest: str) -> dict[str, str]:
     return {"task": task_digest, "plan": f"sha256:{file_sha256(plan)}"}
 
 
+def agent_materials(plan: AttemptPlan) -> dict[str, str]:
+    """Name what explored: our own code for it and, where it has one, its package."""
+    package = plan.agent_package
+    fetched = {} if package is None else {"agent_package": package.package.digest}
+    return {"agent": plan.agent_digest, **fetched}
+
+
 def candidate_materials(folder: AttemptFolder) -> dict[str, str]:
     """Name what a submission takes in: the captured files, the tree they make, the tree before."""
     files = {name: f"sha256:{digest}" for name, digest in candidate_subjects(folder).items()}

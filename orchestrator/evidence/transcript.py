@@ -19,8 +19,11 @@ class LineKind(StrEnum):
     """What a transcript line holds."""
 
     MESSAGE = "message"
+    THOUGHT = "thought"
     CALL = "call"
     OUTPUT = "output"
+    TOKENS = "tokens"
+    """What one exchange with the model took, as the host counted it."""
     FULL = "full"
 
 

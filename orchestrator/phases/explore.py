@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from orchestrator.domain.attempt import SubmissionOrigin, TerminationReason
 from orchestrator.domain.container import ContainerSpec, Mount
-from orchestrator.domain.outcome import StopReason
+from orchestrator.domain.outcome import HostFact, StopReason
 from orchestrator.domain.records import AttemptPlan
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import ContainerLostError, EngineUnavailableError, InfrastructureError
@@ -19,6 +19,7 @@ from orchestrator.evidence.apply import copy_pristine
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed
 from orchestrator.evidence.context import Context, Outcome, container_name, save
+from orchestrator.evidence.desk import Desk, harness_of
 from orchestrator.evidence.observer import Subject
 from orchestrator.evidence.ownership import claim_of, devices_of, owned, require_driver
 from orchestrator.evidence.requests import Action, Answer, Request, RequestBox
@@ -44,7 +45,6 @@ from orchestrator.evidence.taking import (
     take_at_the_end,
     violations,
 )
-from orchestrator.evidence.transcript import Transcript
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Agent, Container
 from orchestrator.sandbox import KEEP_ALIVE, asset_mounts, container_spec
@@ -99,6 +99,8 @@ def run(
         text = instruction(plan, pack)
         write_file(rooms.host / "instruction.md", text.encode(), replace=True)
         deadline_ns = ctx.clock.boottime_ns() + int(plan.wall * _NS)
+        desk = Desk.open(ctx, plan, agent, folder, journal, deadline_ns)
+        rooms.defer(desk.close)
         exploration = _Exploration(
             ctx=ctx,
             plan=plan,
@@ -108,8 +110,16 @@ def run(
             journal=journal,
             rooms=rooms,
             box=box,
+            desk=desk,
             container=ctx.engine.create(
-                rooms.shield(spec(ctx, plan, pack, folder, deadline_ns=deadline_ns, held=held))
+                rooms.shield(
+                    spec(
+                        *(ctx, plan, pack, folder),
+                        deadline_ns=deadline_ns,
+                        held=held,
+                        desk=desk.mounts(),
+                    )
+                )
             ),
             deadline_ns=deadline_ns,
             text=text,
@@ -125,8 +135,12 @@ def spec(
     *,
     deadline_ns: int,
     held: Reservation | None,
+    desk: tuple[Mount, ...] = (),
 ) -> ContainerSpec:
-    """Describe the exploration's container; nothing is made. ``held`` is None for a look."""
+    """Describe the exploration's container; nothing is made. ``held`` is None for a look.
+
+    ``desk`` is what the agent has of its own (``Desk.mounts``).
+    """
     return container_spec(
         name=container_name(Phase.EXPLORE, plan.run_id),
         phase=Phase.EXPLORE,
@@ -138,10 +152,11 @@ def spec(
         mounts=(
             *writable_mounts(folder.workspace, folder.out),
             *asset_mounts(Phase.EXPLORE, plan.materials),
-            *harness_mounts(ctx.harness, *_SCRIPTS),
+            *harness_mounts(ctx.harness, *_SCRIPTS, *harness_of(plan)),
             *_proxy(pack),
             *host_mounts(host_folder(folder)),
             *control_mounts(folder.control),
+            *desk,
         ),
         env=environment(plan),
         labels=ctx.labels(plan.run_id, plan.engine, deadline_ns),
@@ -192,6 +207,7 @@ class _Exploration:
     journal: Journal
     rooms: Rooms
     box: RequestBox
+    desk: Desk
     container: Container
     deadline_ns: int
     text: str
@@ -205,8 +221,6 @@ class _Exploration:
     def run(self) -> Outcome:
         log = CappedLog(self.folder.logs)
         self.rooms.defer(log.close)
-        transcript = Transcript(self.folder.transcript, self.ctx.clock)
-        self.rooms.defer(transcript.close)
         watch = self.ctx.watch(
             Phase.EXPLORE,
             self.container,
@@ -229,9 +243,8 @@ class _Exploration:
         self.rooms.close_views()
         if not self.plan.resources.read_only:
             self.untouched = frozenset(self.container.changes())  # mount points, made at the start
-        worker = threading.Thread(
-            target=self._work, args=(self._session(transcript),), name="agent", daemon=True
-        )
+        session = self.desk.session(self.container, self.text, self.stopping, self.ctx.say)
+        worker = threading.Thread(target=self._work, args=(session,), name="agent", daemon=True)
         worker.start()
         try:
             ending = watch.run(lambda: self._tick(watch, worker))
@@ -239,22 +252,8 @@ class _Exploration:
             self.stopping.set()
         worker.join(timeout=30)
         self._note_orphans()
-        return self._outcome(ending)
-
-    def _session(self, transcript: Transcript) -> ContainerSession:
-        return ContainerSession(
-            container=self.container,
-            clock=self.ctx.clock,
-            transcript=transcript,
-            text=self.text,
-            user=self.ctx.users.agent,
-            env={},
-            deadline_ns=self.deadline_ns,
-            command_wall=self.plan.task.explore.command_wall,
-            stop=self.stopping,
-            on_leftover=self._note_leftover,
-            say_aloud=self.ctx.say,
-        )
+        outcome = self._outcome(ending)
+        return Outcome(outcome.event, {**outcome.data, **self.desk.ended()})
 
     def _work(self, session: ContainerSession) -> None:
         """The agent's thread. Whatever escapes it is raised again by the phase's own thread."""
@@ -268,11 +267,6 @@ class _Exploration:
 
         note_orphans(self.journal, self.folder.telemetry)
 
-    def _note_leftover(self, command: str, pids: tuple[int, ...]) -> None:
-        self.journal.append(
-            Event.NOTED, audit="command_limit", command=command[:200], cleared_pids=list(pids)
-        )
-
     def _tick(self, watch: Watch, worker: threading.Thread) -> bool:
         """Look at requests, the agent and the clock; True once the exploration is decided."""
         request = self.box.next()
@@ -284,6 +278,9 @@ class _Exploration:
             if self.failure is not None and not self.stopping.is_set():
                 raise self.failure
             self._take_by_host(TerminationReason.AGENT_EARLY_EXIT, watch)
+        elif self.desk.provider_gone() is not None:
+            gone = {HostFact.PROVIDER_OUTAGE}
+            watch.kills.kill(self.container, StopReason.HOST_FACT, gone)
         return self.outcome is not None
 
     def _still_runs(self) -> bool:
@@ -363,6 +360,7 @@ class _Exploration:
         """Make the submission durable; the event that counts follows at once."""
         record = submission(reason, _ORIGIN[reason], found, taken, self._outside())
         save(self.folder.submission, record, replace=True)
+        self.stopping.set()
         self.ctx.say(f"captured and proven, {record.patch_size} bytes; the container is ended now")
         self.outcome = captured(record)
 

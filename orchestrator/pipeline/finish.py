@@ -68,7 +68,7 @@ def _attempt_due(plan: AttemptPlan, view: JournalView, folder: AttemptFolder) ->
                 end,
                 {
                     **basis,
-                    "agent": plan.agent_digest,
+                    **statements.agent_materials(plan),
                     "harness": plan.harness_digest,
                     **statements.seen_by(plan, Phase.EXPLORE),
                 },

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.agents.registry import make_agent
+from orchestrator.domain.agent_package import PlannedPackage
 from orchestrator.domain.attempt import Entry, RunKind, Series, SubmissionOrigin, Through
 from orchestrator.domain.checkpoint import EntryKind, Published, select
 from orchestrator.domain.records import Artifacts, AttemptPlan, ReplayPlan
@@ -23,6 +24,7 @@ from orchestrator.lifecycle.machine import Event, State
 from orchestrator.phases import explore as explore_phase
 from orchestrator.phases.submit import enter_patch, judge_patch
 from orchestrator.pipeline import drive, plans, reconcile, register
+from orchestrator.pipeline.agents import Supply, verify_package
 from orchestrator.pipeline.plans import pack_of
 from orchestrator.pipeline.versions import require_known
 from orchestrator.storage.campaign import CampaignEvent, read_campaign
@@ -57,22 +59,21 @@ def plan_explore(
         AssetMismatchError: an asset is missing.
     """
     pack = load_pack(task)
-    made = make_agent(agent, pack)
-    if model != plans.NO_MODEL:
-        raise UsageError(
-            f"agent {agent!r} works without a model, and {model!r} was given",
-            remedy="leave out --model, or give --model none",
-        )
+    chosen = Supply(ctx.packages, ctx.models).choose(agent, pack, model=model, effort=effort)
     plan = plans.plan_attempt(
         ctx,
         pack,
-        agent=agent,
-        agent_digest=made.digest,
+        agent=chosen.name,
+        agent_digest=chosen.agent.digest,
         model=model,
         effort=effort,
         entry=Entry.EXPLORE,
         official=official,
     )
+    if chosen.installed is not None:
+        package = PlannedPackage.of(chosen.installed)
+        auxiliary = chosen.agent.auxiliary
+        plan = plan.model_copy(update={"agent_package": package, "auxiliary_models": auxiliary})
     explore_phase.instruction(plan, pack)
     return pack, plan
 
@@ -82,6 +83,7 @@ def explore(ctx: Context, pack: Pack, plan: AttemptPlan) -> tuple[AttemptFolder,
     ctx.stop.check("an attempt was registered")
     agent = make_agent(plan.agent, pack)
     ctx.assets.verify(pack, (Phase.EXPLORE,), tree_digest)
+    verify_package(ctx, plan)
     folder = register.register_attempt(ctx, plan)
     ctx.say(f"{folder.root.name} of {plan.config}")
     return folder, drive.drive_attempt(ctx, folder, pack, agent)

@@ -26,6 +26,7 @@ from orchestrator.evidence.context import Context
 from orchestrator.evidence.tree import tree_digest
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.pipeline import drive, jobs, plans, register
+from orchestrator.pipeline.agents import verify_package
 from orchestrator.pipeline.plans import pack_of
 from orchestrator.storage.journal import JournalView, read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
@@ -61,6 +62,7 @@ def _explore(ctx: Context, _claim: Claim, request: JobRequest) -> Task:
         official=request.official,
     )
     ctx.assets.verify(pack, (Phase.EXPLORE,), tree_digest)
+    verify_package(ctx, plan)
     _require_room(ctx, plan, Phase.EXPLORE)
     agent = make_agent(plan.agent, pack)
 

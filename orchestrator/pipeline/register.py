@@ -32,6 +32,7 @@ def register_attempt(ctx: Context, plan: AttemptPlan) -> AttemptFolder:
         task_digest=plan.task_digest,
         model=plan.model,
         effort=plan.effort,
+        auxiliary_models=plan.auxiliary_models,
         budget=plan.task.explore.budget,
         image=plan.image.digest,
     )

@@ -4,7 +4,13 @@ Adapters implement these; ``wiring`` picks them; ``adapters.in_memory`` ships a 
 one contract suite runs against fake and real alike.
 """
 
-from orchestrator.ports.agents import Agent, AgentSession
+from orchestrator.ports.agents import (
+    Agent,
+    AgentPackages,
+    AgentSession,
+    ModelRefused,
+    SessionModel,
+)
 from orchestrator.ports.engine import (
     Container,
     ContainerEngine,
@@ -28,6 +34,7 @@ from orchestrator.ports.trees import Blob, PatchRefused, StoredFile, Trees, Tree
 
 __all__ = [
     "Agent",
+    "AgentPackages",
     "AgentSession",
     "Blob",
     "Clock",
@@ -39,9 +46,11 @@ __all__ = [
     "Guards",
     "LogSink",
     "MemoryUse",
+    "ModelRefused",
     "OldImages",
     "PatchRefused",
     "ProcessTable",
+    "SessionModel",
     "SizeLimit",
     "StoredFile",
     "TreeStore",

@@ -60,7 +60,25 @@ def _transcribed(line: str) -> Iterator[str]:
 def _heading(entry: dict[str, Any]) -> str:
     if "command" in entry:
         return f"$ {entry['command']}"
+    if "tool" in entry:
+        return f"{entry['tool']} {entry.get('arguments', '')}"
+    if entry.get("kind") == "tokens":
+        return _tokens(entry)
     if "output" in entry:
         cut = ", cut off" if entry.get("truncated") else ""
-        return f"exit code {entry.get('exit_code')}, {entry.get('seconds', '?')} s{cut}"
+        if "seconds" not in entry:
+            code = entry.get("exit_code")
+            return "output" if code is None else f"output, exit code {code}"
+        return f"exit code {entry.get('exit_code')}, {entry['seconds']} s{cut}"
     return str(entry.get("kind", "?"))
+
+
+def _tokens(entry: dict[str, Any]) -> str:
+    """Say what an exchange with the model took."""
+    if "refused" in entry:
+        return f"exchange {entry.get('exchange')} refused ({entry['refused']}): {entry.get('why')}"
+    return (
+        f"exchange {entry.get('exchange')}, {entry.get('model')}: {entry.get('input')} tokens in "
+        f"({entry.get('cached')} cached), {entry.get('output')} out, {entry.get('seconds')} s, "
+        f"cost {entry.get('cost')}"
+    )

@@ -1,0 +1,256 @@
+"""Packages of agents, fetched from their registries into a cache of this host.
+
+``NAME/VERSION/tree`` is what a container sees at ``/opt/agent``; ``package.json`` beside it says
+what it is. npm and pip do the fetching, so that mirrors, proxies and keys that they are set up for
+hold here too; no script of a package is run on the host.
+"""
+
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from typing_extensions import override
+
+from orchestrator.domain.agent_package import (
+    AgentPackage,
+    InstalledAgent,
+    PackageSource,
+    Registry,
+)
+from orchestrator.errors import AssetMismatchError, InfrastructureError, UsageError
+from orchestrator.evidence.tree import manifest_of, tree_digest
+from orchestrator.ports import AgentPackages, Clock
+from orchestrator.storage.assets import discard, seal
+from orchestrator.storage.durable import folder_faults, make_folder, sync_folder, write_json
+from orchestrator.storage.lock import locked
+from orchestrator.storage.records import load
+
+_RECORD, _TREE = "package.json", "tree"
+_MAKING = ".fetching"
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
+_PYTHON = "3.11"
+_GLIBC_MINORS = range(17, 37)
+_MACHINES: Mapping[Registry, Mapping[str, str]] = {
+    Registry.NPM: {"x86_64": "x64", "aarch64": "arm64"},
+    Registry.PYPI: {},
+}
+_LITTER = (
+    "package.json",
+    "package-lock.json",
+    "node_modules/.package-lock.json",
+    "node_modules/.bin",
+    "bin",
+)
+"""What the registries' clients leave beside the packages; it names this host and its mirrors."""
+_SAYS_WHY = re.compile(r"^(?:npm (?:error|ERR!)|ERROR:)\s+(?!code |A complete log)(\S.*)$")
+_NO_VERSION = ("ETARGET", "No matching distribution found", "E404")
+_UNREACHABLE = (
+    "ENOTFOUND",
+    "EAI_AGAIN",
+    "ECONNREFUSED",
+    "ECONNRESET",
+    "ETIMEDOUT",
+    "Retrying (Retry(",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStore(AgentPackages):
+    """The cache of packages at ``root``."""
+
+    root: Path
+    clock: Clock
+
+    @override
+    def installed(self) -> tuple[InstalledAgent, ...]:
+        return tuple(_read(record.parent) for record in sorted(self.root.glob(f"*/*/{_RECORD}")))
+
+    @override
+    def find(self, source: PackageSource, version: str | None) -> InstalledAgent:
+        there = [found for found in self.installed() if found.package.agent == source.agent]
+        wanted = [found for found in there if version in {None, found.package.version}]
+        if not wanted:
+            name = source.agent if version is None else f"{source.agent}@{version}"
+            others = ", ".join(found.package.version for found in there)
+            raise UsageError(
+                f"agent {name} is not installed" + (f"; there is {others}" if others else ""),
+                remedy=f"orch agents install {name}",
+            )
+        tried = [found for found in wanted if found.package.version == source.version]
+        return (tried or sorted(wanted, key=lambda found: found.package.fetched))[-1]
+
+    @override
+    def verify(self, agent: InstalledAgent) -> None:
+        found = tree_digest(agent.folder)
+        if found != agent.package.digest:
+            raise AssetMismatchError(
+                f"agent {agent.package.name} was changed: {agent.folder} is {found}, "
+                f"{agent.package.digest} was fetched",
+                remedy=f"rm -r {agent.folder.parent}; orch agents install {agent.package.name}",
+            )
+
+    @override
+    def install(
+        self, source: PackageSource, version: str | None, say: Callable[[str], None]
+    ) -> InstalledAgent:
+        wanted = version or source.version
+        if not _VERSION.fullmatch(wanted):
+            raise UsageError(
+                f"{wanted!r} is no version", remedy=f"orch agents install {source.agent}"
+            )
+        place = self.root / source.agent / wanted
+        with folder_faults("the cache of agents", self.root, "name another: XDG_CACHE_HOME"):
+            place.parent.mkdir(parents=True, exist_ok=True)
+        with locked(self.root / ".lock"):
+            if (place / _RECORD).is_file():
+                return _read(place)
+            with self._scratch() as made:
+                say(f"fetching {source.package}@{wanted} from {source.registry.value}")
+                _FETCH[source.registry](source, wanted, made / _TREE)
+                package = self._finish(source, wanted, made)
+            say(f"{package.name}: {package.digest}")
+            if place.exists():
+                discard(place)  # a record is written last: without one it is unfinished
+            (self.root / _MAKING).rename(place)
+            sync_folder(place.parent)
+        return _read(place)
+
+    def _finish(self, source: PackageSource, version: str, made: Path) -> AgentPackage:
+        """Take away what is of this host alone, seal the rest and say what it is."""
+        tree = made / _TREE
+        for name in _LITTER:
+            litter = tree / name
+            if litter.is_dir():
+                shutil.rmtree(litter)
+            else:
+                litter.unlink(missing_ok=True)
+        program = tuple(_only(tree, pattern, source) for pattern in source.program)
+        seal(tree)
+        manifest = manifest_of(tree)
+        package = AgentPackage(
+            agent=source.agent,
+            registry=source.registry,
+            package=source.package,
+            version=version,
+            beside=_beside(source),
+            program=program,
+            digest=tree_digest(tree),
+            size=sum(entry.size for entry in manifest.entries),
+            files=len(manifest.entries),
+            fetched=self.clock.utc().isoformat(),
+        )
+        write_json(made / _RECORD, package.model_dump(mode="json"))
+        return package
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        """Lend a folder for what is not whole yet; what a killed process left goes first."""
+        folder = self.root / _MAKING
+        if folder.exists():
+            discard(folder)
+        make_folder(folder)
+        make_folder(folder / _TREE)
+        try:
+            yield folder
+        except BaseException:
+            discard(folder)
+            raise
+
+
+def _read(folder: Path) -> InstalledAgent:
+    return InstalledAgent(load(folder / _RECORD, AgentPackage), folder / _TREE)
+
+
+def _only(tree: Path, pattern: str, source: PackageSource) -> str:
+    """Find the one file that a glob means.
+
+    Raises:
+        InfrastructureError: the package holds none; it is laid out otherwise, or for others.
+    """
+    found = sorted(path for path in tree.glob(pattern) if path.is_file())
+    if not found:
+        raise InfrastructureError(
+            f"{source.package} holds no {pattern} for this machine ({platform.machine()})",
+            remedy=f"install the version that was tried: orch agents install {source.agent}",
+        )
+    return str(found[0].relative_to(tree))
+
+
+def _beside(source: PackageSource) -> tuple[str, ...]:
+    machine = platform.machine()
+    word = _MACHINES[source.registry].get(machine, machine)
+    return tuple(item.format(machine=word) for item in source.beside)
+
+
+def _from_npm(source: PackageSource, version: str, target: Path) -> None:
+    if shutil.which("npm") is None:
+        raise UsageError(
+            f"{source.agent} comes from npm, which is not installed here",
+            remedy="apt-get install npm",
+        )
+    argv = (
+        *("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"),
+        *("--omit=dev", "--loglevel=error", "--prefix", str(target)),
+        *(f"{source.package}@{version}", *_beside(source)),
+    )
+    _fetch(argv, source, version)
+
+
+def _from_pypi(source: PackageSource, version: str, target: Path) -> None:
+    machine = platform.machine()
+    tags = (f"manylinux2014_{machine}", *(f"manylinux_2_{n}_{machine}" for n in _GLIBC_MINORS))
+    argv = (
+        *(sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"),
+        *("--quiet", "--no-compile", "--only-binary", ":all:", "--python-version", _PYTHON),
+        *("--implementation", "cp", *(part for tag in tags for part in ("--platform", tag))),
+        *("--target", str(target), f"{source.package}=={version}", *_beside(source)),
+    )
+    _fetch(argv, source, version)
+
+
+_FETCH: Mapping[Registry, Callable[[PackageSource, str, Path], None]] = {
+    Registry.NPM: _from_npm,
+    Registry.PYPI: _from_pypi,
+}
+
+
+def _fetch(argv: Sequence[str], source: PackageSource, version: str) -> None:
+    """Run a registry's own client; say in one line why it could not.
+
+    Raises:
+        UsageError: the registry has no such version.
+        InfrastructureError: anything else was in the way.
+    """
+    done = subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode == 0:
+        return
+    what, client = f"{source.package}@{version}", source.registry.value
+    said = done.stderr + done.stdout
+    if any(word in said for word in _UNREACHABLE):
+        raise InfrastructureError(
+            f"{client} cannot be reached to fetch {what}",
+            remedy="connect this host, or set up its client for a mirror; then try again",
+        )
+    if any(word in said for word in _NO_VERSION):
+        raise UsageError(
+            f"{client} has no {what}",
+            remedy=f"orch agents install {source.agent} takes the version that was tried",
+        )
+    why = [match[1] for line in said.splitlines() if (match := _SAYS_WHY.match(line.strip()))]
+    raise InfrastructureError(
+        f"{client} could not fetch {what}: {(why or ['it did not say why'])[0]}",
+        remedy="try again, or see that client's own configuration",
+    )

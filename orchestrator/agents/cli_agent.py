@@ -1,0 +1,168 @@
+"""What agents that come as a program have in common: start, read along, resume.
+
+A program that ends by itself while there is time, and without a submission, is told so in its own
+session, in neutral words, a few times; one that ends because its provider failed is resumed. Both
+are noted in the lifecycle. Then it is an early exit, like any other agent's.
+"""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from orchestrator.domain.agent_package import PackageSource
+from orchestrator.domain.model import Dialect
+from orchestrator.ports import Agent, AgentSession
+from orchestrator.storage.pack import Pack
+
+NUDGES = 3
+"""How often an agent that ends by itself is asked whether it means it."""
+RESUMPTIONS = 20
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
+_MAX_TOLD = 64 * 1024
+
+_WRITE = 'mkdir -p "$(dirname "$1")" && printf %s "$2" > "$1"'
+_NUDGE = (
+    "You have ended your turn, and nothing is submitted yet. {minutes} minutes are left. If you "
+    "are done, hand in with /opt/harness/submit.sh, or say why there is nothing to hand in with "
+    "/opt/harness/no_candidate.sh REASON. Otherwise go on."
+)
+_GO_ON = "The connection to the model was lost and is tried again. Go on with what you were doing."
+
+
+class Reader(ABC):
+    """Turns what a program prints, a JSON object a line, into lines of the transcript.
+
+    ``session_id`` is the program's own name for its session, once it has said it.
+    """
+
+    def __init__(self, session: AgentSession) -> None:
+        self.session = session
+        self.session_id = ""
+
+    def take(self, line: str) -> None:
+        """Take one line; what is no JSON object stays in the raw log alone."""
+        if not line.startswith("{"):
+            return
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(event, dict):
+            self.event(event)
+
+    @abstractmethod
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Take one event of the program's stream; it may hold anything."""
+
+
+@dataclass(frozen=True)
+class CliAgent(Agent, ABC):
+    """An agent whose program runs inside the container, beside a relay to its model."""
+
+    pack: Pack
+
+    source: ClassVar[PackageSource]
+    speaks: ClassVar[Dialect]
+
+    @property
+    @override
+    def name(self) -> str:
+        return self.source.agent
+
+    @property
+    @override
+    def digest(self) -> str:
+        """Of how we start it and read it: this file, and its own. The package has its own."""
+        digest = hashlib.sha256()
+        for name in ("cli_agent", type(self).__module__.rpartition(".")[2]):
+            digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
+        return f"sha256:{digest.hexdigest()}"
+
+    @property
+    @override
+    def interactive(self) -> bool:
+        return False
+
+    @property
+    @override
+    def dialect(self) -> Dialect | None:
+        return self.speaks
+
+    @property
+    @override
+    def package(self) -> PackageSource | None:
+        return self.source
+
+    @abstractmethod
+    def arguments(self, session: AgentSession, words: str, resumed: str | None) -> tuple[str, ...]:
+        """Say with which arguments the program runs.
+
+        Args:
+            words: what it is told.
+            resumed: its own name for the session that it goes on with ("" for the latest); None
+                for a new one.
+        """
+
+    def command(self, session: AgentSession) -> tuple[str, ...]:
+        """Say how the program is run, up to its arguments."""
+        return session.program
+
+    @abstractmethod
+    def environment(self, session: AgentSession) -> Mapping[str, str]:
+        """Name the variables it gets."""
+
+    @abstractmethod
+    def reader(self, session: AgentSession) -> Reader:
+        """Make the reader of what it prints."""
+
+    def files(self, session: AgentSession) -> Mapping[str, str]:  # noqa: ARG002 - most need none
+        """Name files that it reads its settings from, by their path in the container."""
+        return {}
+
+    @override
+    def run(self, session: AgentSession) -> None:
+        env = self.environment(session)
+        for path, text in self.files(session).items():
+            session.run_program(("bash", "-c", _WRITE, "bash", path, text), {}, _unheard)
+        reader = self.reader(session)
+        words, resumed = session.instruction, None
+        nudges = failures = 0
+        while not session.stopping.is_set():
+            arguments = self.arguments(session, words, resumed)
+            done = session.run_program((*self.command(session), *arguments), env, reader.take)
+            if done.exit_code is None or session.stopping.is_set():
+                return  # the container was ended around it
+            resumed = reader.session_id
+            if session.provider_failed() and failures < RESUMPTIONS:
+                pause = min(_FIRST_PAUSE * 2**failures, _LONGEST_PAUSE)
+                failures += 1
+                words = _GO_ON
+                session.note("agent_resumed", exit_code=done.exit_code, resumption=failures)
+                session.stopping.wait(pause)
+            elif nudges < NUDGES:
+                nudges += 1
+                words = _NUDGE.format(minutes=int(session.time_left() // 60))
+                session.note("agent_nudged", exit_code=done.exit_code, nudge=nudges)
+            else:
+                return
+
+
+def _unheard(_line: str) -> None:
+    """Listen to nothing."""
+
+
+def told(value: object) -> str:
+    """Make text of what a stream holds where text is expected, bounded."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text[:_MAX_TOLD]
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Read an object out of a stream; anything else is an empty one."""
+    return value if isinstance(value, dict) else {}

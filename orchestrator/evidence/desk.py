@@ -1,0 +1,124 @@
+"""What an agent works with besides its container: its session, its model, and their record."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from orchestrator.domain.container import Mount
+from orchestrator.domain.records import AttemptPlan
+from orchestrator.evidence.context import Context
+from orchestrator.evidence.model_room import NO_MODEL, RELAY, ModelRoom, record_digests
+from orchestrator.evidence.raw_stream import RawLog
+from orchestrator.evidence.session import ContainerSession
+from orchestrator.evidence.transcript import Transcript
+from orchestrator.lifecycle.machine import Event
+from orchestrator.ports import Agent, Container
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.layout import AttemptFolder
+
+
+@dataclass(slots=True)
+class Desk:
+    """Open until the exploration has ended. ``room`` and ``raw`` are None without a model."""
+
+    ctx: Context
+    plan: AttemptPlan
+    folder: AttemptFolder
+    journal: Journal
+    deadline_ns: int
+    transcript: Transcript
+    room: ModelRoom | None = None
+    raw: RawLog | None = None
+
+    @classmethod
+    def open(
+        cls,
+        ctx: Context,
+        plan: AttemptPlan,
+        agent: Agent,
+        folder: AttemptFolder,
+        journal: Journal,
+        deadline_ns: int,
+    ) -> Self:
+        """Open the transcript and, for an agent with a model, its gateway.
+
+        Raises:
+            UsageError: the model's key has gone since the plan was made.
+            InfrastructureError: the host would not give a socket.
+        """
+        desk = cls(
+            ctx, plan, folder, journal, deadline_ns, Transcript(folder.transcript, ctx.clock)
+        )
+        if plan.model != NO_MODEL:
+            desk.raw = RawLog(folder.raw)
+            desk.room = ModelRoom.open(
+                ctx.models(),
+                plan,
+                agent,
+                folder,
+                desk.transcript,
+                ctx.clock,
+                owner=ctx.users.agent,
+                deadline_ns=deadline_ns,
+            )
+        return desk
+
+    def mounts(self) -> tuple[Mount, ...]:
+        """Bind the socket of the gateway and the agent's package."""
+        return () if self.room is None else self.room.mounts()
+
+    def session(
+        self, container: Container, text: str, stop: threading.Event, aloud: Callable[[str], None]
+    ) -> ContainerSession:
+        """Give the agent its hands."""
+        return ContainerSession(
+            container=container,
+            clock=self.ctx.clock,
+            transcript=self.transcript,
+            text=text,
+            user=self.ctx.users.agent,
+            env={},
+            deadline_ns=self.deadline_ns,
+            command_wall=self.plan.task.explore.command_wall,
+            stop=stop,
+            on_leftover=self._note_leftover,
+            say_aloud=aloud,
+            on_note=self._note,
+            room=self.room,
+            raw=self.raw,
+        )
+
+    def provider_gone(self) -> str | None:
+        """Say that the provider stayed away for too long; None while it did not.
+
+        Raises:
+            StorageFullError: exchanges can no longer be recorded.
+        """
+        return None if self.room is None else self.room.gateway.failed()
+
+    def ended(self) -> dict[str, Any]:
+        """Close everything, and say what the model came to and what is kept of it."""
+        self.close()
+        if self.room is None:
+            return {}
+        return {**self.room.facts(), "records": record_digests(self.folder)}
+
+    def close(self) -> None:
+        """Close everything. Calling it twice is fine."""
+        if self.room is not None:
+            self.room.gateway.close()
+        self.transcript.close()
+        if self.raw is not None:
+            self.raw.close()
+
+    def _note(self, what: str, **facts: Any) -> None:
+        self.journal.append(Event.NOTED, audit=what, **facts)
+
+    def _note_leftover(self, command: str, pids: tuple[int, ...]) -> None:
+        self._note("command_limit", command=command[:200], cleared_pids=list(pids))
+
+
+def harness_of(plan: AttemptPlan) -> tuple[str, ...]:
+    """Name what an agent with a model needs of the harness besides."""
+    return () if plan.model == NO_MODEL else (RELAY,)

@@ -1,0 +1,82 @@
+"""Choose an agent and its model: what ``--agent``, ``--model`` and ``--effort`` come to."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from orchestrator.agents.registry import make_agent, split_version
+from orchestrator.domain.agent_package import InstalledAgent
+from orchestrator.domain.model import NO_MODEL, Dialect
+from orchestrator.domain.records import AttemptPlan
+from orchestrator.errors import UsageError
+from orchestrator.evidence.context import Context
+from orchestrator.evidence.model_room import effort_of
+from orchestrator.ports import Agent, AgentPackages
+from orchestrator.ports.models import ModelGateway
+from orchestrator.storage.pack import Pack
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """An agent that can be run. ``name`` holds its version, where it has one."""
+
+    name: str
+    agent: Agent
+    installed: InstalledAgent | None
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """Where agents' packages and models come from; neither is built before it is asked for."""
+
+    packages: Callable[[], AgentPackages]
+    models: Callable[[], ModelGateway]
+
+    def choose(self, name: str, pack: Pack, *, model: str, effort: str) -> Chosen:
+        """Check that the agent can be run with this model.
+
+        Raises:
+            UsageError: there is no such agent or model, it is not installed, one does not go with
+                the other, or the model's key is missing.
+            TaskPackError: the task lacks what the agent needs.
+        """
+        agent, (plain, version) = make_agent(name, pack), split_version(name)
+        self._check_model(agent, pack, model, effort)
+        if agent.package is None:
+            if version is not None:
+                raise UsageError(f"agent {plain} comes with orch", remedy=f"--agent {plain}")
+            return Chosen(name, agent, None)
+        installed = self.packages().find(agent.package, version)
+        return Chosen(installed.package.name, agent, installed)
+
+    def _check_model(self, agent: Agent, pack: Pack, model: str, effort: str) -> None:
+        dialect = agent.dialect
+        if dialect is None:
+            if model != NO_MODEL:
+                raise UsageError(
+                    f"agent {agent.name!r} works without a model, and {model!r} was given",
+                    remedy="leave out --model, or give --model none",
+                )
+            return
+        if model == NO_MODEL:
+            raise UsageError(f"agent {agent.name!r} needs a model", remedy="--model PROVIDER/NAME")
+        choice = self.models().choose(model, effort_of(effort), pack.spec.explore.budget)
+        if dialect not in choice.dialects:
+            raise UsageError(
+                f"agent {agent.name!r} speaks {_words((dialect,))}, "
+                f"and {model} is served as {_words(choice.dialects)}",
+                remedy="choose another agent, or add the dialect to the provider in orch.toml",
+            )
+
+
+def _words(dialects: tuple[Dialect, ...]) -> str:
+    return ", ".join(dialect.value for dialect in dialects)
+
+
+def verify_package(ctx: Context, plan: AttemptPlan) -> None:
+    """Hash the agent's package, if it has one, right before it is used.
+
+    Raises:
+        AssetMismatchError: it is not what was fetched.
+    """
+    if plan.agent_package is not None:
+        ctx.packages().verify(plan.agent_package.installed)
