@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from orchestrator.domain.queue import (
     OPEN,
@@ -32,7 +33,6 @@ from orchestrator.storage.queue_files import JobFiles, set_aside
 from orchestrator.storage.queue_table import (
     Fault,
     Reader,
-    Row,
     Table,
     escape,
     has_other_columns,
@@ -42,6 +42,7 @@ from orchestrator.storage.queue_table import (
 )
 
 _PATIENCE = 30.0
+_rank = attrgetter("rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class Queue:
                 if row.status is JobStatus.QUEUED and row.not_before <= now
             ]
             while due:
-                row = min(due, key=_precedence)
+                row = min(due, key=_rank)
                 if self._is_known(row.job):
                     descriptor = self.files.lease(row.job)
                     if descriptor is not None:
@@ -377,11 +378,6 @@ class Queue:
             set_aside(path, faults, stamp(self._clock.utc()))
             for fault in faults:
                 self._say(f"{self._runs.queue}:{fault.number}: {fault.reason}; set aside in {path}")
-
-
-def _precedence(row: Row) -> tuple[int, str, int, str]:
-    """Sort jobs as they are taken: larger priority first, then the older, then by name."""
-    return (-row.priority, row.created, len(row.job), row.job)
 
 
 def _mark(found: os.stat_result) -> tuple[int, ...]:

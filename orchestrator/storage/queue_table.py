@@ -60,14 +60,16 @@ _PRIORITY = COLUMNS.index("priority")
 
 
 class Row(NamedTuple):
-    """A sound line, and the part of it that choosing among many needs."""
+    """A sound line, and the part of it that choosing among many needs.
+
+    ``rank`` sorts as jobs are taken: larger priority first, then the older, then by name.
+    """
 
     line: bytes
     job: str
     status: JobStatus
     not_before: str
-    priority: int
-    created: str
+    rank: tuple[int, str, int, str]
     updated: str
     host: str
 
@@ -149,8 +151,7 @@ def row_of(job: Job) -> Row:
         job.job,
         job.status,
         job.not_before,
-        job.priority,
-        job.created,
+        (-job.priority, job.created, len(job.job), job.job),
         job.updated,
         escape(job.host),
     )
@@ -211,8 +212,7 @@ def _parse(line: bytes) -> Row | str:
         job,
         _STATUSES[status],
         "" if not_before == _EMPTY else not_before,
-        int(priority),
-        "" if created == _EMPTY else created,
+        (-int(priority), "" if created == _EMPTY else created, len(job), job),
         "" if updated == _EMPTY else updated,
         host,
     )
