@@ -4,6 +4,7 @@
 import signal
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -63,11 +64,14 @@ def add(
     score: Annotated[
         str | None, typer.Option(metavar="REPLAY", help="Score this replay instead.")
     ] = None,
-    agent: Annotated[str, typer.Option(help="The agent that explores.")] = "scripted",
+    agent: Annotated[str, typer.Option(help="Who explores; orch agents lists them.")] = "scripted",
     model: Annotated[
-        list[str] | None, typer.Option(help="The agent's model; may be repeated.  [default: none]")
+        list[str] | None,
+        typer.Option(
+            metavar="PROVIDER/NAME", help="The agent's model; may be repeated.  [default: none]"
+        ),
     ] = None,
-    effort: Annotated[str, typer.Option(help="The model's effort setting.")] = "none",
+    effort: Annotated[str, typer.Option(help="The model's effort, as of orch explore.")] = "none",
     repeats: Annotated[
         int | None,
         typer.Option(
@@ -98,6 +102,7 @@ def add(
     All packs are checked before anything is added: all of it, or nothing.
     """
     from orchestrator.pipeline import enqueue
+    from orchestrator.pipeline.agents import Supply
 
     call = invocation(context)
     logging.configure(call)
@@ -113,7 +118,12 @@ def add(
     elif score is not None:
         new = (enqueue.scoring(_replay(call.settings, score), wanted),)
     else:
-        new = enqueue.explorations(tasks or (), agent, model or ("none",), effort, wanted)
+        supply = Supply(
+            partial(wiring.agent_packages, call.settings),
+            partial(wiring.model_gateway, call.settings),
+        )
+        models = model or ("none",)
+        new = enqueue.explorations(supply, tasks or (), agent, models, effort, wanted)
     _told(_queue(call.settings).add(new), json=json)
 
 

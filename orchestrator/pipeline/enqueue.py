@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.agents.registry import make_agent
 from orchestrator.domain.attempt import ConfigName, RunKind, Series
 from orchestrator.domain.queue import Job, JobKind, JobRequest
 from orchestrator.domain.records import Artifacts
 from orchestrator.errors import UsageError
 from orchestrator.lifecycle.machine import State
-from orchestrator.pipeline.plans import NO_MODEL
+from orchestrator.pipeline.agents import Supply
 from orchestrator.storage.journal import read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder
 from orchestrator.storage.pack import load_pack
@@ -46,9 +45,16 @@ class Wanted:
 
 
 def explorations(
-    tasks: Sequence[Path], agent: str, models: Sequence[str], effort: str, wanted: Wanted
+    supply: Supply,
+    tasks: Sequence[Path],
+    agent: str,
+    models: Sequence[str],
+    effort: str,
+    wanted: Wanted,
 ) -> tuple[New, ...]:
     """Plan one exploration for each task, model and repeat, every pack having been checked.
+
+    The agent's version is frozen as it is now.
 
     Raises:
         UsageError: an agent or a model cannot be had, or the agent needs a terminal.
@@ -57,23 +63,19 @@ def explorations(
     found = []
     for task in tasks:
         pack = load_pack(task)
-        if make_agent(agent, pack).interactive:
-            raise UsageError(
-                f"agent {agent!r} needs a person at a terminal, and a queue has none",
-                remedy="run it by hand: orch explore",
-            )
         for model in models:
-            if model != NO_MODEL:
+            chosen = supply.choose(agent, pack, model=model, effort=effort)
+            if chosen.agent.interactive:
                 raise UsageError(
-                    f"agent {agent!r} works without a model, and {model!r} was given",
-                    remedy="leave out --model, or give --model none",
+                    f"agent {agent!r} needs a person at a terminal, and a queue has none",
+                    remedy="run it by hand: orch explore",
                 )
-            config = ConfigName(agent, pack.spec.name, model, effort).folder
+            config = ConfigName(chosen.name, pack.spec.name, model, effort).folder
             request = wanted.request(JobKind.EXPLORE).model_copy(
                 update={
                     "task": str(pack.source),
                     "task_digest": pack.digest,
-                    "agent": agent,
+                    "agent": chosen.name,
                     "model": model,
                     "effort": effort,
                 }

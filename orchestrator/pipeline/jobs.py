@@ -27,6 +27,7 @@ from orchestrator.pipeline import drive, plans, reconcile, register
 from orchestrator.pipeline.agents import Supply, verify_package
 from orchestrator.pipeline.plans import pack_of
 from orchestrator.pipeline.versions import require_known
+from orchestrator.ports import Agent
 from orchestrator.storage.campaign import CampaignEvent, read_campaign
 from orchestrator.storage.durable import make_folder
 from orchestrator.storage.journal import read_journal
@@ -81,12 +82,22 @@ def plan_explore(
 def explore(ctx: Context, pack: Pack, plan: AttemptPlan) -> tuple[AttemptFolder, State]:
     """Run a planned exploration to its submission."""
     ctx.stop.check("an attempt was registered")
-    agent = make_agent(plan.agent, pack)
-    ctx.assets.verify(pack, (Phase.EXPLORE,), tree_digest)
-    verify_package(ctx, plan)
+    agent = ready(ctx, pack, plan)
     folder = register.register_attempt(ctx, plan)
     ctx.say(f"{folder.root.name} of {plan.config}")
     return folder, drive.drive_attempt(ctx, folder, pack, agent)
+
+
+def ready(ctx: Context, pack: Pack, plan: AttemptPlan) -> Agent:
+    """Hash what a planned exploration is about to use; return its agent.
+
+    Raises:
+        AssetMismatchError: an asset or the agent's package is not what was locked.
+    """
+    agent = make_agent(plan.agent, pack)
+    ctx.assets.verify(pack, (Phase.EXPLORE,), tree_digest)
+    verify_package(ctx, plan)
+    return agent
 
 
 def submit_patch(

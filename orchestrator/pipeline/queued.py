@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from orchestrator.agents.registry import make_agent
 from orchestrator.domain.attempt import Series, TerminationReason
 from orchestrator.domain.outcome import Verdict
 from orchestrator.domain.queue import EXITS, Job, JobEnding, JobKind, JobRequest
@@ -23,7 +22,6 @@ from orchestrator.errors import (
     UsageError,
 )
 from orchestrator.evidence.context import Context
-from orchestrator.evidence.tree import tree_digest
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.pipeline import drive, jobs, plans, register
 from orchestrator.pipeline.agents import verify_package
@@ -61,10 +59,9 @@ def _explore(ctx: Context, _claim: Claim, request: JobRequest) -> Task:
         effort=request.effort,
         official=request.official,
     )
-    ctx.assets.verify(pack, (Phase.EXPLORE,), tree_digest)
     verify_package(ctx, plan)
     _require_room(ctx, plan, Phase.EXPLORE)
-    agent = make_agent(plan.agent, pack)
+    agent = jobs.ready(ctx, pack, plan)
 
     def registered() -> tuple[AttemptFolder, Callable[[], State]]:
         folder = register.register_attempt(ctx, plan)

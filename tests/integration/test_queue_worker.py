@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from orchestrator.domain.roles import Phase
 from orchestrator.errors import InterruptedByOperator, UsageError
 from orchestrator.lifecycle.machine import State
 from orchestrator.pipeline import enqueue, jobs
+from orchestrator.pipeline.agents import Supply
 from orchestrator.pipeline.queued import PLANNERS
 from orchestrator.pipeline.work import Wishes, _Sweeper, work
 from orchestrator.sandbox import PHASE_LABEL
@@ -53,7 +54,18 @@ class Shop:
     def explorations(self, through: JobKind = JobKind.SCORE, repeats: int = 1) -> tuple[New, ...]:
         """Jobs for the bench's own task."""
         wanted = enqueue.Wanted(through, repeats)
-        return enqueue.explorations([self.bench.pack], "scripted", ["none"], "none", wanted)
+        return self.planned([self.bench.pack], wanted=wanted)
+
+    def planned(
+        self,
+        packs: Sequence[Path],
+        agent: str = "scripted",
+        models: Sequence[str] = ("none",),
+        wanted: enqueue.Wanted = WANTED,
+    ) -> tuple[New, ...]:
+        """Jobs for a matrix."""
+        supply = Supply(self.ctx.packages, self.ctx.models)
+        return enqueue.explorations(supply, packs, agent, models, "none", wanted)
 
     def work(self, limit: int | None = None) -> int:
         """Be a worker, with a wish of its own for each call."""
@@ -373,9 +385,9 @@ def test_an_idle_worker_heeds_a_wish_at_once(shop: Shop) -> None:
 def test_a_matrix_is_added_whole_or_not_at_all(shop: Shop) -> None:
     pack = shop.bench.pack
     with pytest.raises(UsageError):
-        enqueue.explorations([pack, pack / "nowhere"], "scripted", ["none"], "none", WANTED)
+        shop.planned([pack, pack / "nowhere"])
     with pytest.raises(UsageError, match="works without a model"):
-        enqueue.explorations([pack], "scripted", ["none", "gpt"], "none", WANTED)
+        shop.planned([pack], models=["none", "gpt"])
     with pytest.raises(UsageError, match="no agent"):
-        enqueue.explorations([pack], "nobody", ["none"], "none", WANTED)
+        shop.planned([pack], "nobody")
     assert not shop.ctx.runs.queue.exists()
