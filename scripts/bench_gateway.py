@@ -8,6 +8,7 @@ usage: bench_gateway.py [STREAMS [TOKENS]]
 
 import asyncio
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -23,8 +24,9 @@ from orchestrator.domain.model import Provider
 from orchestrator.domain.task import Budget
 from orchestrator.ports.models import GatewaySession
 
-PAUSE = 0.1
-"""Ten tokens a second and stream, so that it is the way that is measured and not a queue."""
+PAUSE = 0.25
+"""Between two tokens of a stream; streams begin at any moment, so that what is measured is the way
+and not a queue."""
 BODY = {"model": "bench", "stream": True, "messages": [{"role": "user", "content": "go"}]}
 CHUNK = (
     b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"bench",'
@@ -47,6 +49,7 @@ async def provide(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to
     await reader.readexactly(length)
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n")
     writer.write(b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n")
+    await asyncio.sleep(PAUSE * random.random())  # noqa: S311 - no secret
     for _ in range(tokens):
         piece = CHUNK % time.perf_counter_ns()
         writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
