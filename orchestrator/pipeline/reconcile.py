@@ -24,6 +24,7 @@ from orchestrator.pipeline.finish import ended_runs
 from orchestrator.pipeline.versions import require_known
 from orchestrator.ports import Container
 from orchestrator.sandbox import INSTANCE_LABEL, PHASE_LABEL, RUN_LABEL
+from orchestrator.storage.durable import free_ballast
 from orchestrator.storage.journal import Journal, JournalView, read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder
 from orchestrator.storage.records import load
@@ -206,32 +207,36 @@ def _end(ctx: Context, folder: drive.RunFolder, plan: PhasePlan, adoption: Adopt
         journal = Journal(folder.journal, kind, plan.run_id, ctx.clock)
         if journal.state is None:
             journal.append(Event.REGISTERED)
-        if journal.state is not INITIAL[kind]:
-            adoption.note(ctx, journal)
+        free_ballast(folder.root / drive.BALLAST)  # room for the ending, and what is kept
         for container in ctx.engine.find(ctx.own(plan.run_id)):
             container.remove()
+        kept = ""
         if isinstance(folder, AttemptFolder) and journal.state is State.EXPLORING:
-            _keep(ctx, folder, plan)
+            kept = _keep(ctx, folder, plan)
         _let_go(ctx, folder)
+        if journal.state is not INITIAL[kind]:
+            adoption.note(ctx, journal)
         notes = journal.view.all(Event.NOTED)
         if any(note.data.get("audit") == drive.LEFT_RUNNING for note in notes):
-            message = "a person left it running, and it cannot be gone on with"
+            message = f"a person left it running, and it cannot be gone on with{kept}"
             drive.book(ctx, journal, folder, Event.OPERATOR, message=message)
         else:
-            message = "orch was killed while it supervised this run"
+            message = f"orch was killed while it supervised this run{kept}"
             fact = HostFact.ORCHESTRATOR_FAILED.value
             drive.book(ctx, journal, folder, Event.INFRASTRUCTURE, fact=fact, message=message)
     ctx.say(f"{folder.root}: ended, {message}")
 
 
-def _keep(ctx: Context, folder: AttemptFolder, plan: PhasePlan) -> None:
-    """Keep the workspace of an exploration under ``kept/``; what an earlier try kept goes first."""
-    workspace = ctx.volumes.adopt(folder.workspace, plan.resources.disk)
-    if workspace is None:
-        return
+def _keep(ctx: Context, folder: AttemptFolder, plan: PhasePlan) -> str:
+    """Keep the workspace of an exploration, where it is still there, and say so.
+
+    What an earlier try has kept goes first.
+    """
+    if ctx.volumes.adopt(folder.workspace, plan.resources.disk) is None:
+        return ""
     remove_tree(folder.root / "kept")
     kept = keep(folder, plan.resources.disk)
-    ctx.say(f"{folder.root}: what the agent left is kept in {kept}")
+    return f"; what the agent left is in {kept.name}/"
 
 
 def _clear(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:

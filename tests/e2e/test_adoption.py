@@ -227,6 +227,7 @@ def test_QU_06_DK_07_an_exploration_whose_agent_died_is_ended_and_its_tree_kept(
         "left": ("operator", "operator_interrupt"),
     }[how]
     assert last(attempt, event)["reason"] == reason
+    assert "what the agent left is in kept/" in last(attempt, event)["message"]
     assert "# changed" in (attempt / "kept/workspace/run.sh").read_text()
     assert len(_adoptions(attempt)) == 1
     (receipt,) = (attempt / "receipts").iterdir()
