@@ -188,3 +188,18 @@ def test_what_is_no_recording_is_said_before_anything_starts(tmp_path: Path) -> 
     model = f"recorded/{agent.record}"
     with line(None, tmp_path, model=model, effort="high", record="again.jsonl") as again:
         assert again.http.get("/v1/models").json()["data"][0]["id"] == MODEL
+
+
+def test_a_record_whose_writer_was_killed_is_gone_on_with(tmp_path: Path) -> None:
+    first, second, _ = conversation(CHAT_CASE)
+    with MockModels(TURNS) as models:
+        with line(models, tmp_path) as agent:
+            agent.post(CHAT_CASE.path, first)
+        with agent.record.open("ab") as file:
+            file.write(b'{"at": "2026-01-01T00:00:00+00:00", "dial')
+        with line(models, tmp_path) as agent:
+            agent.post(CHAT_CASE.path, second)
+    with line(None, tmp_path, model=f"recorded/{agent.record}", record="again.jsonl") as again:
+        assert again.post(CHAT_CASE.path, first).status_code == 200
+        assert again.post(CHAT_CASE.path, second).status_code == 200
+    assert [exchange.note for exchange in again.exchanges] == ["", ""]

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -409,3 +410,38 @@ def test_an_effort_in_numbers_is_a_budget_of_thinking(tmp_path: Path) -> None:
     assert models.asked[0].body["thinking"] == {"budget_tokens": 4096, "type": "enabled"}
     thinking = models.asked[1].body["generationConfig"]["thinkingConfig"]
     assert thinking == {"thinkingBudget": 4096}
+
+
+def test_an_agent_cannot_use_up_the_hosts_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.adapters.model_gateway.serving.MAX_CONNECTIONS", 3)
+    answered: list[int] = []
+    with MockModels() as models, line(models, tmp_path) as agent:
+        idle = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+        for connection in idle:
+            connection.connect(str(agent.gateway.socket))
+        asking = threading.Thread(
+            target=lambda: answered.append(
+                agent.post(CHAT_CASE.path, CHAT_CASE.streamed()).status_code
+            )
+        )
+        asking.start()
+        asking.join(0.5)
+        assert not answered
+        for connection in idle:
+            connection.close()
+        asking.join()
+    assert answered == [200]
+
+
+def test_refusals_beyond_a_number_are_told_to_the_agent_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{APP}.MAX_REFUSALS", 3)
+    with MockModels() as models, line(models, tmp_path) as agent:
+        codes = {agent.post("/v1/files", {}).status_code for _ in range(5)}
+        assert agent.post(CHAT_CASE.path, CHAT_CASE.streamed()).status_code == 200
+    assert codes == {404}
+    assert [exchange.number for exchange in agent.exchanges] == [1, 2, 3, 6]
+    assert len(agent.record.read_text().splitlines()) == 1 + 4

@@ -16,6 +16,7 @@ from orchestrator.adapters.model_gateway.choosing import choose
 from orchestrator.adapters.model_gateway.gateway import socket_folder
 from orchestrator.adapters.model_gateway.limiter import KeyLimiter
 from orchestrator.adapters.model_gateway.outage import Outage
+from orchestrator.adapters.model_gateway.pace import Pace
 from orchestrator.adapters.model_gateway.secrets import Blotter, Vault
 from orchestrator.adapters.system_clock import SystemClock
 from orchestrator.config import Settings
@@ -277,3 +278,19 @@ def test_a_command_without_a_model_imports_nothing_of_the_gateway() -> None:
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+def test_what_comes_too_fast_gets_its_turn_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def main() -> None:
+        pace = Pace(per_second=0.01, at_once=2)
+        for weight in (1, 1, 1, 2, 1):
+            await pace.turn(weight)
+
+    monkeypatch.setattr("orchestrator.adapters.model_gateway.pace.asyncio.sleep", sleep)
+    asyncio.run(main())
+    assert [round(wait, -2) for wait in waits] == [100, 300, 400]

@@ -12,6 +12,7 @@ from starlette.types import Scope as Connection
 from orchestrator.adapters.model_gateway.language import Collector, Language
 from orchestrator.adapters.model_gateway.languages import Route, catalogue, find, guess
 from orchestrator.adapters.model_gateway.meter import Meter
+from orchestrator.adapters.model_gateway.pace import Pace
 from orchestrator.adapters.model_gateway.passing import Out, Passing
 from orchestrator.adapters.model_gateway.policy import Passed, Policy
 from orchestrator.adapters.model_gateway.record import Recorder, Wire
@@ -26,6 +27,10 @@ from orchestrator.ports import Clock
 MAX_AT_ONCE = 128
 """Requests of one attempt in flight; what is beyond is told to come again."""
 MAX_BYTES_AT_ONCE = 128 * 1024**2
+MAX_REFUSALS = 2_000
+"""More of an attempt's refused requests than this are told to the agent alone."""
+_ORDINARY = 64 * 1024
+"""A request is paced by its size as well: a large one is work for this process."""
 _NS = 1_000_000_000
 _OK = 200
 _JSON: Mapping[str, str] = {"content-type": "application/json"}
@@ -80,6 +85,8 @@ class GatewayApp:
         self._at_once = 0
         self._bytes = 0
         self._full = False
+        self._pace = Pace()
+        self._told = 0
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Serve one request of an ASGI server."""
@@ -97,6 +104,7 @@ class GatewayApp:
         )
         self._at_once += 1
         try:
+            await self._pace.turn()
             await self._serve(turn)
         except Exception as error:
             self._on_fault(error)
@@ -134,6 +142,7 @@ class GatewayApp:
         if self._at_once > MAX_AT_ONCE:
             raise _busy(f"more than {MAX_AT_ONCE} requests at once")
         raw = await read_request(self._counted(turn), request.headers.get("content-encoding", ""))
+        await self._pace.turn(len(raw) / _ORDINARY)
         turn.passed = self._policy.hold(
             turn.route, raw, dict(request.query_params), dict(request.headers), turn.scope
         )
@@ -226,6 +235,10 @@ class GatewayApp:
 
     def _keep(self, turn: _Turn, exchange: Exchange) -> None:
         passed, passing = turn.passed, turn.passing
+        if exchange.refusal is not None and passing is None:
+            self._told += 1
+            if self._told > MAX_REFUSALS:
+                return
         wire = Wire(
             method=turn.request.method,
             path=turn.request.url.path[:1000],

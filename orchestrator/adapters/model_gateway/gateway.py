@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import stamina.instrumentation
-import uvicorn
 from typing_extensions import override
 
 from orchestrator.adapters.model_gateway.app import GatewayApp
@@ -23,6 +22,7 @@ from orchestrator.adapters.model_gateway.outage import Outage
 from orchestrator.adapters.model_gateway.policy import Policy
 from orchestrator.adapters.model_gateway.record import Recorder
 from orchestrator.adapters.model_gateway.secrets import Vault
+from orchestrator.adapters.model_gateway.serving import BACKLOG, AgentServer
 from orchestrator.adapters.model_gateway.source import Source
 from orchestrator.adapters.model_gateway.upstream import Patience, Upstream
 from orchestrator.domain.model import RECORDED, ModelName, Provider, Usage
@@ -34,8 +34,6 @@ from orchestrator.ports.models import Gateway, GatewaySession, ModelChoice, Mode
 _LONGEST_PATH = 100
 _SOCKETS = "sockets"
 _SOCKET = "model.sock"
-_BACKLOG = 256
-_MAX_CONNECTIONS = 512
 _START_WALL = 30.0
 _CLOSE_WALL = 10.0
 
@@ -105,7 +103,7 @@ class _OpenGateway(Gateway):
         self._recorder = Recorder(session.record, session.choice, self._vault, clock)
         self._folder = socket_folder(host)
         self._listener = _listen(self._folder / _SOCKET, session.owner)
-        self._server: uvicorn.Server | None = None
+        self._server: AgentServer | None = None
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="model-gateway", daemon=True)
         self._thread.start()
@@ -164,26 +162,10 @@ class _OpenGateway(Gateway):
             self._clock,
             self._on_fault,
         )
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            lifespan="off",
-            interface="asgi3",
-            http="h11",
-            ws="none",
-            loop="asyncio",
-            limit_concurrency=_MAX_CONNECTIONS,
-            backlog=_BACKLOG,
-            timeout_graceful_shutdown=1,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-        )
-        self._server = _Server(config, self._started)
+        self._server = AgentServer(app, self._listener, self._started)
         try:
-            await self._server.serve(sockets=[self._listener])
+            await self._server.serve()
+            self._fault = self._fault or self._server.accept_fault()
         finally:
             await source.close()
 
@@ -199,19 +181,6 @@ class _OpenGateway(Gateway):
 
     def _on_fault(self, fault: Exception) -> None:
         self._fault = fault
-
-
-class _Server(uvicorn.Server):
-    """A server that says when it has begun."""
-
-    def __init__(self, config: uvicorn.Config, started: threading.Event) -> None:
-        super().__init__(config)
-        self._begun = started
-
-    @override
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._begun.set()
 
 
 def socket_folder(host: Path) -> Path:
@@ -246,6 +215,6 @@ def _listen(path: Path, owner: tuple[int, int]) -> socket.socket:
     path.chmod(0o600)
     if os.geteuid() == 0:
         os.chown(path, *owner)
-    listener.listen(_BACKLOG)
+    listener.listen(BACKLOG)
     listener.setblocking(False)  # noqa: FBT003 - its name is positional in the library
     return listener

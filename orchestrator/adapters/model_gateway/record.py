@@ -51,9 +51,12 @@ class Recorder:
         self._known: set[str] = set()
         self._full = False
         with storage_faults(path):
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._descriptor: int | None = os.open(path, flags, 0o644)
-            self._size = os.fstat(self._descriptor).st_size
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(path, flags, 0o644)
+            self._descriptor: int | None = descriptor
+            self._size = os.fstat(descriptor).st_size
+            if self._size and os.pread(descriptor, 1, self._size - 1) != b"\n":
+                self._size += os.write(descriptor, b"\n")  # whoever wrote before was killed
         if self._size == 0:
             self._write(
                 {
