@@ -46,6 +46,9 @@ RETRIED = frozenset(
 )
 """What a person may put back; a behaviour ending is never run again."""
 
+REFUSED = "refused"
+"""The outcome of a try for which no run was registered."""
+
 TRIES = 3
 """How many tries the machine may spoil before a job is left to a person."""
 

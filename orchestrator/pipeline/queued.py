@@ -8,11 +8,12 @@ from types import MappingProxyType
 
 from orchestrator.domain.attempt import Series, TerminationReason
 from orchestrator.domain.outcome import Verdict
-from orchestrator.domain.queue import EXITS, Job, JobEnding, JobKind, JobRequest
+from orchestrator.domain.queue import EXITS, REFUSED, Job, JobEnding, JobKind, JobRequest
 from orchestrator.domain.records import PhasePlan
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import (
     DeviceUnreadableError,
+    EngineUnavailableError,
     Exit,
     GateRefusedError,
     InterruptedByOperator,
@@ -31,9 +32,6 @@ from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFold
 from orchestrator.storage.ledger import Claim as Resources
 from orchestrator.storage.pack import load_pack
 from orchestrator.storage.queue_claim import Claim
-
-REFUSED = "refused"
-"""The outcome of a job that could not be started for what it asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +207,10 @@ def _outcome(folder: drive.RunFolder, view: JournalView) -> str:
     return last.event
 
 
+_PASSING = (ResourcesBusyError, EngineUnavailableError)
+"""What says nothing of a job: it passes, and would spoil every job of the queue meanwhile."""
+
+
 def refused(refusal: OrchError) -> JobEnding:
     """Class what kept a job from being registered, by whose doing it was."""
     operator = {Exit.USAGE, Exit.TASK_PACK, Exit.INTERRUPTED}
@@ -219,5 +221,5 @@ def refused(refusal: OrchError) -> JobEnding:
         outcome=TerminationReason.OPERATOR_INTERRUPT if stopped else REFUSED,
         exit=refusal.exit_code,
         note=str(refusal),
-        busy=isinstance(refusal, ResourcesBusyError),
+        busy=isinstance(refusal, _PASSING),
     )

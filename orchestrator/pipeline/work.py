@@ -8,13 +8,19 @@ a supervisor. Nothing is guessed from a worker's death.
 import itertools
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from orchestrator.domain.gate import Asked
 from orchestrator.domain.outcome import HostFact, Verdict
 from orchestrator.domain.queue import TAKEN, Job, JobEnding, JobStatus
-from orchestrator.errors import Exit, InterruptedByOperator, OrchError
+from orchestrator.errors import (
+    EngineUnavailableError,
+    Exit,
+    InterruptedByOperator,
+    OrchError,
+    TaskPackError,
+)
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.supervise import StopRequest
 from orchestrator.pipeline import drive
@@ -201,20 +207,30 @@ class _Sweeper:
     def sweep(self) -> None:
         """Judge each job whose worker is gone, and whose run nobody supervises, by its journal."""
         for name in self._queue.orphans():
-            folder = self._run_of(self._queue.job(name))
-            if folder is not None and is_supervised(folder.root):
+            if self._is_supervised(name) or not self._queue.is_known(name):
                 continue
             claim = self._queue.take_over(name)
             if claim is not None:
                 with claim:
                     self._judge(claim)
 
+    def _is_supervised(self, name: str) -> bool:
+        with suppress(TaskPackError):  # what cannot be read is judged under the job's lease
+            folder = self._run_of(self._queue.job(name))
+            return folder is not None and is_supervised(folder.root)
+        return False
+
     def _judge(self, claim: Claim) -> None:
-        folder = self._run_of(claim.job)
-        if folder is None:
-            _book(self._ctx, claim, _NEVER_REGISTERED)
-        elif not is_supervised(folder.root) and not _conclude(self._ctx, claim, folder):
-            self._go_on(claim, folder)
+        try:
+            folder = self._run_of(claim.job)
+            if folder is None:
+                _book(self._ctx, claim, _NEVER_REGISTERED)
+            elif not is_supervised(folder.root) and not _conclude(self._ctx, claim, folder):
+                self._go_on(claim, folder)
+        except TaskPackError as damaged:
+            _book(self._ctx, claim, refused(damaged))
+        except EngineUnavailableError as away:
+            self._ctx.say(f"{claim.job.job}: {away}")
 
     def _go_on(self, claim: Claim, folder: drive.RunFolder) -> None:
         """Have a run that nobody supervises ended or adopted; ask for that now and then only."""

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from orchestrator.domain.outcome import Verdict
 from orchestrator.domain.queue import (
     OPEN,
+    REFUSED,
     RETRIED,
     TAKEN,
     Job,
@@ -141,14 +143,17 @@ class Queue:
             ]
             while due:
                 row = min(due, key=_rank)
-                if self._is_known(row.job):
+                if self.is_known(row.job):
                     descriptor = self.files.lease(row.job)
                     if descriptor is not None:
-                        return self._claimed(edit, job_of(row.line), descriptor)
+                        try:
+                            return self._claimed(edit, job_of(row.line), descriptor)
+                        except TaskPackError as damaged:
+                            self._refuse(edit, job_of(row.line), damaged)
                 due.remove(row)
         return None
 
-    def _is_known(self, name: str) -> bool:
+    def is_known(self, name: str) -> bool:
         """Tell whether this version may work on a job; one that it may not is named once."""
         try:
             self.files.require_known(name)
@@ -279,6 +284,12 @@ class Queue:
             os.close(descriptor)
             raise
         return Claim(self, job, descriptor)
+
+    def _refuse(self, edit: _Edit, job: Job, damaged: TaskPackError) -> None:
+        """Leave to a person what cannot be read of one job; the others go on."""
+        ending = JobEnding(Verdict.OPERATOR, REFUSED, damaged.exit_code, str(damaged))
+        edit.put(settled(job, ending, self._clock.utc()))
+        self._say(f"{job.job}: {damaged}")
 
     def _added(self, edit: _Edit, new: Sequence[New]) -> list[Job]:
         """Give new jobs their names and write what they are asked; the rows are yet to come."""

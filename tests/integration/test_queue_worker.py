@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from orchestrator.adapters.in_memory import Inside
 from orchestrator.domain.queue import Job, JobKind, JobStatus
 from orchestrator.domain.roles import Phase
-from orchestrator.errors import InterruptedByOperator, UsageError
+from orchestrator.errors import EngineUnavailableError, InterruptedByOperator, UsageError
 from orchestrator.lifecycle.machine import State
 from orchestrator.pipeline import enqueue, jobs
 from orchestrator.pipeline.agents import Supply
@@ -391,3 +392,35 @@ def test_a_matrix_is_added_whole_or_not_at_all(shop: Shop) -> None:
     with pytest.raises(UsageError, match="no agent"):
         shop.planned([pack], "nobody")
     assert not shop.ctx.runs.queue.exists()
+
+
+def test_an_engine_that_is_away_spoils_no_job(shop: Shop) -> None:
+    shop.queue.add(shop.explorations(JobKind.EXPLORE, repeats=2))
+    with mock.patch.object(shop.ctx.engine, "identity", side_effect=EngineUnavailableError("away")):
+        shop.work(limit=2)
+    assert [(job.status, job.tries, job.note) for job in shop.jobs()] == [
+        (JobStatus.QUEUED, 0, "away"),
+        (JobStatus.QUEUED, 0, "away"),
+    ]
+    shop.clock.advance(30)
+    assert shop.work() == 2
+
+
+@pytest.mark.parametrize("what", ["try", "journal"])
+def test_a_dead_workers_job_that_cannot_be_read_is_left_to_a_person(shop: Shop, what: str) -> None:
+    shop.queue.add(shop.explorations(JobKind.EXPLORE))
+    shop.die_after("end")
+    (attempt,) = shop.attempts()
+    files = {"try": shop.ctx.runs.queue_jobs / "j1.try.json", "journal": attempt.journal}
+    files[what].write_text("[]\n")
+    _sweep(shop)
+    assert (shop.job().status, shop.job().exit) == (JobStatus.TERMINAL_OPERATOR, 65)
+
+
+def test_a_dead_workers_job_of_another_version_is_left_alone(shop: Shop) -> None:
+    shop.queue.add(shop.explorations(JobKind.EXPLORE))
+    shop.die_after("intend")
+    (shop.ctx.runs.queue_jobs / "j1.try.json").write_text('{"format": 2}\n')
+    before = shop.ctx.runs.queue.read_bytes()
+    assert shop.work() == 0
+    assert shop.ctx.runs.queue.read_bytes() == before

@@ -397,3 +397,18 @@ def test_what_a_killed_writer_left_is_removed(scene: Scene) -> None:
     scene.queue.tidy()
     assert not list(scene.root.rglob("*.tmp"))
     assert scene.text() == before
+
+
+def test_a_record_that_cannot_be_read_costs_its_own_job_alone(scene: Scene) -> None:
+    scene.add(5, 0)
+    (scene.runs.queue_jobs / "j1.try.json").write_text("{")
+    assert scene.take().job.job == "j2"
+    job = scene.queue.job("j1")
+    assert (job.status, job.outcome, job.exit) == (JobStatus.TERMINAL_OPERATOR, "refused", 65)
+    assert "j1.try.json" in job.note
+    assert len(scene.said) == 1
+    with pytest.raises(TaskPackError, match=r"j1\.try\.json"):
+        scene.queue.retry("j1", "mended")
+    (scene.runs.queue_jobs / "j1.try.json").unlink()
+    scene.queue.retry("j1", "mended")
+    assert scene.take().job.job == "j1"
