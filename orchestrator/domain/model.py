@@ -51,17 +51,6 @@ class Auth(StrEnum):
     """``Authorization: Bearer`` with a short-lived token, from a variable or from a command."""
 
 
-class ProviderTool(StrEnum):
-    """What a provider can do on the model's behalf, beyond answering. Refused unless allowed."""
-
-    WEB = "web"
-    CODE = "code"
-    COMPUTER = "computer"
-    FILES = "files"
-    CONNECTORS = "connectors"
-    IMAGES = "images"
-
-
 _Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 

@@ -130,12 +130,27 @@ class EarlySubmit(Strict):
     keep_if_left: Literal["longest_experiment"] | Seconds = "longest_experiment"
 
 
+class ProviderTool(StrEnum):
+    """What a provider can do on the model's behalf, beyond answering. Refused unless allowed."""
+
+    WEB = "web"
+    CODE = "code"
+    COMPUTER = "computer"
+    FILES = "files"
+    CONNECTORS = "connectors"
+    IMAGES = "images"
+
+
 class ExploreSpec(PhaseOverride):
-    """The exploration's budgets. ``command_wall`` limits one command of our own agents."""
+    """The exploration's budgets. ``command_wall`` limits one command of our own agents.
+
+    ``provider_tools`` is what the model's provider may do beside answering; nothing by default.
+    """
 
     wall: Annotated[Seconds, Field(gt=0)] = 4 * 3600.0
     budget: Budget = Budget()
     max_outage: Seconds = 1800.0
+    provider_tools: tuple[ProviderTool, ...] = ()
     command_wall: Annotated[Seconds, Field(gt=0)] = 3600.0
     early_submit: EarlySubmit = EarlySubmit()
 

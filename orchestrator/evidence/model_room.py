@@ -87,6 +87,7 @@ class ModelRoom:
                 budget=explore.budget,
                 max_outage=explore.max_outage,
                 auxiliary=dict.fromkeys(agent.auxiliary, choice.name),
+                tools=frozenset(explore.provider_tools),
                 on_exchange=hear,
             )
         )

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.domain.model import Dialect, Exchange, ProviderTool, Usage
-from orchestrator.domain.task import Budget
+from orchestrator.domain.model import Dialect, Exchange, Usage
+from orchestrator.domain.task import Budget, ProviderTool
 
 
 @dataclass(frozen=True, slots=True)

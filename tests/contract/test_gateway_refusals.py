@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.domain.model import ProviderTool, Refusal, Usage
-from orchestrator.domain.task import Budget
+from orchestrator.domain.model import Refusal, Usage
+from orchestrator.domain.task import Budget, ProviderTool
 from tests.mock_models.server import MockModels
 from tests.mock_models.turns import Held, Turn
 from tests.unit.gateway_cases import (

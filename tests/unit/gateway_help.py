@@ -11,8 +11,8 @@ import httpx
 from orchestrator.adapters.model_gateway.gateway import HostModelGateway
 from orchestrator.adapters.model_gateway.upstream import Patience
 from orchestrator.adapters.system_clock import SystemClock
-from orchestrator.domain.model import Dialect, Exchange, Provider, ProviderTool
-from orchestrator.domain.task import Budget
+from orchestrator.domain.model import Dialect, Exchange, Provider
+from orchestrator.domain.task import Budget, ProviderTool
 from orchestrator.ports import Clock
 from orchestrator.ports.models import Gateway, GatewaySession
 from tests.mock_models.server import MockModels

@@ -33,7 +33,8 @@ from orchestrator.adapters.model_gateway.shape import (
     plain,
     text_or,
 )
-from orchestrator.domain.model import Dialect, ProviderTool, Refusal
+from orchestrator.domain.model import Dialect, Refusal
+from orchestrator.domain.task import ProviderTool
 
 _NO_ID = never("files kept at the provider do not pass; carry the data in the request")
 

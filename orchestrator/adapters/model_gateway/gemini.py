@@ -31,7 +31,8 @@ from orchestrator.adapters.model_gateway.shape import (
     one_or_each,
     plain,
 )
-from orchestrator.domain.model import Dialect, ProviderTool, Refusal
+from orchestrator.domain.model import Dialect, Refusal
+from orchestrator.domain.task import ProviderTool
 
 
 def _camel(name: str) -> str:

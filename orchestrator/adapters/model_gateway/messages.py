@@ -30,7 +30,8 @@ from orchestrator.adapters.model_gateway.shape import (
     plain,
     text_or,
 )
-from orchestrator.domain.model import Dialect, ProviderTool, Refusal
+from orchestrator.domain.model import Dialect, Refusal
+from orchestrator.domain.task import ProviderTool
 
 _DATA = fields(plain("type media_type data"))
 _TEXT = fields(plain("type text cache_control citations"))

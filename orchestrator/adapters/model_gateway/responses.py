@@ -33,7 +33,8 @@ from orchestrator.adapters.model_gateway.shape import (
     plain,
     text_or,
 )
-from orchestrator.domain.model import Dialect, ProviderTool
+from orchestrator.domain.model import Dialect
+from orchestrator.domain.task import ProviderTool
 
 _KEPT_THERE = never("nothing kept at the provider passes; carry the data in the request")
 

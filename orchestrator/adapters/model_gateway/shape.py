@@ -12,7 +12,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.domain.model import ProviderTool, Refusal
+from orchestrator.domain.model import Refusal
+from orchestrator.domain.task import ProviderTool
 
 MAX_DROPPED = 50
 
