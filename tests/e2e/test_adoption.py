@@ -23,17 +23,19 @@ from orchestrator.adapters.system_clock import SystemClock
 from orchestrator.domain.outcome import HostFact, StopReason
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import ContainerLeftRunning, EngineUnavailableError
+from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.kills import KillLedger
 from orchestrator.evidence.supervise import StopRequest
-from orchestrator.pipeline.reconcile import reconcile
+from orchestrator.pipeline.reconcile import reconcile, take_over
 from orchestrator.ports import Container
+from orchestrator.storage.layout import ReplayFolder
 from orchestrator.storage.ledger import Claim
 from orchestrator.storage.supervisor import holders
 from receipts.envelope import parse_envelope
 from tests.contract.breaking_proxy import BreakingProxy
 from tests.e2e.rig import PUBLISH, Rig, events, final, has, kill_group, last, snapshot, until
-from tests.e2e.simulated import SteppingClock, simulated
+from tests.e2e.simulated import NoGuards, SteppingClock, simulated
 
 UNTIL_TOLD = PUBLISH + "publish 10 0.5\nuntil [ -e /out/go ]; do sleep 0.1; done\npublish 20 0.7\n"
 SLEEP = PUBLISH + "publish 10 0.5\nsleep 300\n"
@@ -392,6 +394,35 @@ def test_an_engine_that_goes_away_while_a_run_is_taken_over_judges_nothing(rig: 
                 reconcile(reconcile_away)
 
     _untouched(rig, replay, gone)
+
+
+class _Deaf:
+    """An engine, or a container of it, that tells how things stand and lets nobody listen."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def find(self, labels: Any) -> Any:
+        return tuple(map(_Deaf, self._real.find(labels)))
+
+    def adopt(self, *_: Any) -> None:
+        raise EngineUnavailableError("the engine does not answer")
+
+
+def test_a_container_that_cannot_be_listened_to_keeps_its_folders(rig: Rig) -> None:
+    process, replay = _start(rig)
+    rig.kill_for_good(process, replay)
+
+    def deaf() -> None:
+        with rig.context() as ctx:
+            there = replace(ctx, engine=_Deaf(ctx.engine), guards=NoGuards())
+            with pytest.raises(EngineUnavailableError):
+                take_over(there, ReplayFolder(replay), Adoption())
+
+    _untouched(rig, replay, deaf)
 
 
 @contextmanager
