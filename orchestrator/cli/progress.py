@@ -70,7 +70,7 @@ def _cost(beat: Beat | None) -> str:
     spent = "" if beat is None else f" after {_clock(beat.spent)} of {beat.phase}"
     return (
         f"stopping{spent}: it ends as terminal_operator, its time is spent and it is not "
-        "run again by itself; Ctrl-C once more leaves the container running instead"
+        "run again by itself; Ctrl-C once more leaves it to the background instead"
     )
 
 

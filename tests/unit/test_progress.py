@@ -39,7 +39,7 @@ def test_two_leave_the_container(capsys: pytest.CaptureFixture[str]) -> None:
     assert stop.leave
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("stopping: ")
-    assert "leaving the container running" in second
+    assert "leaving it to the background" in second
 
 
 def test_it_is_said_outside_the_signal_handler() -> None:
