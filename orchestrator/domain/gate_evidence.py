@@ -78,7 +78,6 @@ class DeviceRecord(Strict):
     memory: int
     driver: str
     parent: str | None = None
-    unsupported: tuple[Query, ...] = ()
 
 
 class RefusalRecord(Strict):

@@ -362,6 +362,8 @@ def test_waiting_ends_when_the_device_is_free(bench: Bench) -> None:
     assert bench.said[0].startswith("waiting: gpu_leased: GPU-a is held by run r0")
     evidence = bench.record()["devices"]
     assert (evidence["tries"], evidence["waited_s"]) == (4, 6.0)
+    names = [check["name"] for check in bench.record()["checks"]]
+    assert len(set(names)) == len(names)
     assert len(evidence["samples"]) == 1
 
 
@@ -372,6 +374,20 @@ def test_waiting_for_memory_that_nobody_accounts_for(bench: Bench) -> None:
     with bench.open(plan(bench)):
         pass
     assert bench.record()["devices"]["tries"] > 1
+
+
+def test_what_will_not_pass_ends_the_waiting_for_what_may(bench: Bench) -> None:
+    bench.devices.change("GPU-a", memory_used=GIB)
+    bench.asked = Asked(wait=600)
+
+    def full(_claim: object) -> None:
+        raise GateRefusedError("no disk is free")
+
+    # The first try looks for five seconds, then the second finds no disk.
+    Released(bench, 11, lambda: setattr(bench.ledger, "reserve", full))
+    record = bench.refused(plan(bench), GateRefusedError)
+    assert record["reason"] == "no disk is free"
+    assert bench.clock.boottime_ns() < 60 * 10**9
 
 
 def test_waiting_is_over_in_time(bench: Bench) -> None:

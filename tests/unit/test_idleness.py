@@ -323,6 +323,16 @@ def test_what_is_left_of_a_run_before_has_a_moment_to_go() -> None:
     assert watch.window.complete
 
 
+def test_a_window_that_had_begun_begins_again_after_what_was_let_pass() -> None:
+    watch = Watcher()
+    watch.idle(2)
+    assert watch.look(utilization=80) is None
+    watch.idle(10)
+    assert not watch.window.complete
+    watch.idle(0.5)
+    assert watch.window.complete
+
+
 def test_the_moment_passes() -> None:
     watch = Watcher()
     for _ in range(10):
