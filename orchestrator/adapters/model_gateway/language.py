@@ -166,24 +166,28 @@ def pin(body: dict[str, Any], path: tuple[str, ...], wanted: str | int) -> None:
         RefusedError: it holds something else.
     """
     *outer, last = path
-    place: Any = body
+    places: list[dict[str, Any]] = [body]
     for name in outer:
-        if name not in place or place[name] is None:
+        inner = places[-1].get(name)
+        if inner is None:
             if wanted == "":
                 return
-            place[name] = {}
-        place = place[name]
-        if not isinstance(place, dict):
+            inner = places[-1][name] = {}
+        if not isinstance(inner, dict):
             raise refuse(".".join(path), "an object is expected around it")
-    found = place.get(last)
+        places.append(inner)
+    found = places[-1].get(last)
     if wanted == "":
-        place.pop(last, None)
-    elif found is not None and str(found).casefold() != str(wanted).casefold():
+        places[-1].pop(last, None)
+        for name, place in zip(reversed(outer), reversed(places[:-1]), strict=True):
+            if not place[name]:
+                del place[name]  # what held nothing else says nothing any more
+    elif found is None:
+        places[-1][last] = wanted
+    elif str(found).casefold() != str(wanted).casefold():
         raise refuse(
             ".".join(path), f"{str(found)[:40]!r} is not the effort of this run, {wanted!r}"
         )
-    elif found is None:
-        place[last] = wanted
 
 
 def whole_number(value: object) -> int:
