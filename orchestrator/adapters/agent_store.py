@@ -5,6 +5,7 @@ what it is. npm and pip do the fetching, so that mirrors, proxies and keys that 
 hold here too; no script of a package is run on the host.
 """
 
+import compileall
 import platform
 import re
 import shutil
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 from typing_extensions import override
 
@@ -34,7 +36,8 @@ from orchestrator.storage.records import load
 _RECORD, _TREE = "package.json", "tree"
 _MAKING = ".fetching"
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
-_PYTHON = "3.11"
+_PYTHON = (3, 11)
+"""Of the images that come with orch; packages are fetched for it, whatever the host's is."""
 _GLIBC_MINORS = range(17, 37)
 _MACHINES: Mapping[Registry, Mapping[str, str]] = {
     Registry.NPM: {"x86_64": "x64", "aarch64": "arm64"},
@@ -207,11 +210,28 @@ def _from_pypi(source: PackageSource, version: str, target: Path) -> None:
     tags = (f"manylinux2014_{machine}", *(f"manylinux_2_{n}_{machine}" for n in _GLIBC_MINORS))
     argv = (
         *(sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"),
-        *("--quiet", "--no-compile", "--only-binary", ":all:", "--python-version", _PYTHON),
+        *(
+            "--quiet",
+            "--no-compile",
+            "--only-binary",
+            ":all:",
+            "--python-version",
+            _dotted(_PYTHON),
+        ),
         *("--implementation", "cp", *(part for tag in tags for part in ("--platform", tag))),
         *("--target", str(target), f"{source.package}=={version}", *_beside(source)),
     )
     _fetch(argv, source, version)
+    if sys.version_info[:2] == _PYTHON:
+        # Nothing can be kept beside a read-only source: without this each start compiles all of it.
+        # Such bytecode carries no times, so that the same packages are the same bytes.
+        compileall.compile_dir(
+            target, quiet=2, workers=0, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH
+        )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 _FETCH: Mapping[Registry, Callable[[PackageSource, str, Path], None]] = {
