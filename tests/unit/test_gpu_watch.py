@@ -253,6 +253,18 @@ def test_a_lost_device_is_the_hosts_doing_and_is_not_asked_again() -> None:
     assert (news.uuid, news.state) == (A, DeviceState.LOST)
 
 
+def test_a_device_that_comes_back_stays_lost_to_this_run() -> None:
+    bench = Bench()
+    bench.look()
+    bench.devices.remove(A)
+    bench.look()
+    bench.devices.put(Device(A, "NVIDIA H100", 80 << 30, "570"))
+    bench.use(A, 4000)
+    bench.look()
+    assert bench.owners == {}
+    assert [row.kind for row in bench.news] == ["device"]
+
+
 def test_a_driver_that_does_not_answer_is_a_sign_and_ends_nothing() -> None:
     bench = Bench()
     bench.devices.refuse("NVML says NoPermission")

@@ -37,10 +37,12 @@ class Hanging(InMemoryDevices):
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock)
         self.asked = threading.Event()
+        self.uuids: list[str] = []
         self.released = threading.Event()
 
     @override
     def sample(self, uuid: str) -> DeviceSample:
+        self.uuids.append(uuid)
         self.asked.set()
         assert self.released.wait(60)
         return super().sample(uuid)
@@ -202,6 +204,8 @@ def test_a_driver_that_hangs_holds_no_deadline_up(
     clock = FakeClock()
     hanging = Hanging(clock)
     bench = Bench(tmp_path, clock=clock, devices=hanging)
+    bench.subject = replace(bench.subject, gpus=(GPU, "GPU-b"))
+    bench.observer = bench.observe()
 
     def tick() -> bool:
         if hanging.asked.is_set():
@@ -216,6 +220,7 @@ def test_a_driver_that_hangs_holds_no_deadline_up(
     before = bench.subject.path.read_bytes()
     hanging.released.set()
     assert bench.observer.settle()
+    assert hanging.uuids == [GPU]  # nor is anything else asked then
     assert bench.subject.path.read_bytes() == before  # what comes too late is not evidence
 
 
@@ -296,6 +301,7 @@ def test_another_supervisor_goes_on_with_the_file_and_the_count(bench: Bench) ->
     assert ending.host_facts == {HostFact.FOREIGN_GPU_USE}
     last = [row for row in bench.rows if isinstance(row, Foreign)][-1]
     assert last.total <= 80
+    assert ending.facts.duration_s <= 200
 
 
 def test_a_look_that_comes_late_is_said_to(bench: Bench) -> None:

@@ -219,6 +219,21 @@ def test_a_file_that_is_full_is_thinned_out_evenly_and_keeps_what_happened_once(
     assert thinned.dropped + len(samples) == 2000
 
 
+def test_the_newest_look_is_kept_when_a_file_is_thinned_out(tmp_path: Path) -> None:
+    path = tmp_path / "telemetry.jsonl"
+    for most in range(4_000, 5_000, 100):  # with even and with odd numbers of rows
+        path.unlink(missing_ok=True)
+        log = TelemetryLog(path, 10.0, max_bytes=most)
+        at = 0.0
+        while log.every == 10.0:
+            at += 1.0
+            log.add(sample(at))
+        log.close()
+        samples = [row.at for row in read_telemetry(path).rows if isinstance(row, Sample)]
+        assert samples[0] == 1.0
+        assert samples[-2:] == [at - 1.0, at]
+
+
 def test_a_thinned_file_goes_on_as_seldom_when_it_is_opened_again(tmp_path: Path) -> None:
     path = tmp_path / "telemetry.jsonl"
     log = TelemetryLog(path, 10.0, max_bytes=4_000)
