@@ -140,7 +140,8 @@ class Look:
         if self.closed.is_set():
             log.close()
         self.every = log.every
-        self._processes = ProcessWatch(listed_processes(log.before), commands=subject.commands)
+        before, log.before = log.before, ()
+        self._processes = ProcessWatch(listed_processes(before), commands=subject.commands)
         self._gpus = GpuWatch(
             subject.gpus,
             self.probe,
@@ -148,7 +149,7 @@ class Look:
             subject.tolerance,
             self.closed,
             subject.permitted,
-            foreign_total(log.before, stamp.of),
+            foreign_total(before, stamp.of),
         )
         log.add(
             Begin(
@@ -163,7 +164,7 @@ class Look:
             )
         )
         if self.resumed_ns is not None:
-            seen = (row.at for row in log.before if row.of == stamp.of)
+            seen = (row.at for row in before if row.of == stamp.of)
             self._add_gap(stamp, max((self.resumed_ns / _NS, *seen)), GapReason.RESUMED)
 
     def _note_gap(self, stamp: Stamp) -> None:

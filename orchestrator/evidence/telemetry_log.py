@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from orchestrator.domain.telemetry import ROW, AnyRow, Foreign, Processes, Thinned
 from orchestrator.errors import StorageFullError
-from orchestrator.storage.durable import encode_line, read_bytes, write_file
+from orchestrator.storage.durable import encode_line, read_bytes, sync_folder, write_file
 
 MAX_BYTES = 8 * 1024**2
 MAX_EVENTS = 1000
@@ -82,10 +82,14 @@ class TelemetryLog:
         self._path, self._mode, self._max = path, mode, max_bytes
         self._lock = threading.Lock()
         self._descriptor: int | None = self._open()
-        whole = self._cut_torn(self._descriptor)
+        try:
+            whole = self._cut_torn(self._descriptor)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
         self._size = len(whole)
-        self.before = _parse(whole).rows
-        """The rows that were there when it was opened."""
+        self.before: tuple[AnyRow, ...] = _parse(whole).rows
+        """The rows that were there when it was opened, until somebody takes them."""
         self._events = sum(row.kind in _EVENTS for row in self.before)
         self._dropped: Counter[str] = Counter()
         thinned = (row.every for row in self.before if isinstance(row, Thinned))
@@ -125,7 +129,8 @@ class TelemetryLog:
                 return
             try:
                 os.fdatasync(self._descriptor)
-            except OSError as failure:
+                sync_folder(self._path.parent)
+            except (OSError, StorageFullError) as failure:
                 self.error = self.error or failure
             os.close(self._descriptor)
             self._descriptor = None

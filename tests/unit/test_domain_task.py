@@ -43,6 +43,8 @@ def _spec(**changes: Any) -> TaskSpec:
         ({"replay": {"command": "bash run.sh"}}, "replay.command"),
         ({"checkpoints": {"keep": 4}}, "checkpoints.keep"),
         ({"explore": {"wall": "0s"}}, "explore.wall"),
+        ({"telemetry": {"every": "500ms"}}, "telemetry.every"),
+        ({"telemetry": {"every": "61s"}}, "telemetry.every"),
         ({"interface": "edit-test-submit"}, "goes with interface"),
         ({"score": {"command": "e.py", "metric": "m", "oops": 1}}, "score.oops"),
     ],
