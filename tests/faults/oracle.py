@@ -118,7 +118,7 @@ def allowed(case: Case) -> frozenset[str]:
 _SOON = {
     (RunKind.ATTEMPT, "explore_started"),
     (RunKind.ATTEMPT, "exploring"),
-    (RunKind.SCORING, "scored"),
+    *((RunKind.SCORING, event) for event in ("evaluating", "checkpoint_scored", "scored")),
 }
 """Where what runs may be done within the time that a stop is given."""
 
