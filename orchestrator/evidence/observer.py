@@ -30,7 +30,7 @@ _NS = 1_000_000_000
 _FIRST_NS = _NS // 4
 """A young container is looked at after so long, then after twice as long, up to the rate."""
 _BETWEEN_NS = _NS // 10
-_SHARE = 50
+_SHARE = 20
 """Looking for processes that come and go may take one part in so many of the time."""
 _LOST_NS = 10 * _NS
 _LOG = logging.getLogger("orch")

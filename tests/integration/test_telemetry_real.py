@@ -24,9 +24,9 @@ for _ in range(3):
     if os.fork() == 0:
         os.setsid()
         signal.pause()
-end = time.monotonic() + 1.5
-while time.monotonic() < end:
+while time.process_time() < 1.5:
     sum(range(10_000))
+time.sleep(2.5)
 '
 publish 10 0.1
 """
@@ -75,7 +75,7 @@ def test_rows_of_a_forker_tell_its_tree_its_memory_and_its_cpu(rig: Rig) -> None
     seen = figures(rows, Phase.REPLAY)
     assert seen.memory is not None
     assert seen.memory >= 64 << 20
-    assert 0.5 < seen.cpu_s < 60
+    assert seen.cpu_s >= 1.5
     pids = [row.use.pids for row in ours if isinstance(row, Sample) and row.use.pids]
     assert max(pids) >= 6
     ended = last(replay, "exited")
@@ -85,15 +85,15 @@ def test_rows_of_a_forker_tell_its_tree_its_memory_and_its_cpu(rig: Rig) -> None
 
 def test_what_an_experiment_left_running_is_named_in_the_journal_and_shown(rig: Rig) -> None:
     steps = (
-        {"run": "python3 -c 'import time; time.sleep(60)' leftover & sleep 0.6"},
-        {"run": "bash -c 'sleep 0.6; echo second'"},
+        {"run": "python3 -c 'import time; time.sleep(60)' leftover & sleep 1"},
+        {"run": "bash -c 'sleep 3; echo second'"},
         {"run": "echo '# changed' >> run.sh; /opt/harness/submit.sh"},
     )
     attempt = rig.explore(rig.pack(steps=steps))
     notes = [line["data"] for line in events(attempt) if line["event"] == "noted"]
     (orphan,) = (note for note in notes if note.get("audit") == "orphan_overlap")
     assert orphan["command"] == "python3 -c import time; time.sleep(60) leftover"
-    assert "sleep 0.6; echo second" in orphan["beside"]
+    assert "sleep 3; echo second" in orphan["beside"]
     assert orphan["overlap"] > 0.2
     assert orphan["started"] < orphan["orphaned"]
     shown = rig.orch("show", attempt)
@@ -115,10 +115,10 @@ def test_a_command_that_ends_all_it_started_leaves_nothing_to_name(rig: Rig) -> 
 def test_nothing_that_an_evaluator_says_of_itself_is_kept(rig: Rig) -> None:
     row = "final-row-8d1f"
     scorer = (
-        f"bash -c 'exec -a {row} sleep 0.7'\n"
+        f"bash -c 'exec -a {row} sleep 2'\n"
         """echo '{"status": "scored", "metrics": {"score": 0.5}}' > /out/summary.json\n"""
     )
-    attempt = rig.enter(rig.pack(scorer=scorer))
+    attempt = rig.enter(rig.pack(PUBLISH + "publish 10 0.1\n", scorer=scorer))
     replay = rig.replay(attempt)
     score = replay / "score-001"
     assert json.loads((score / "summary.json").read_text())["status"] == "scored"
