@@ -53,6 +53,16 @@ def count(value: object) -> int:
     return int(_parse(value, _COUNTS, "a count"))
 
 
+def human(size: int) -> str:
+    """Write bytes for people: ``1.5 GiB``."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:  # noqa: PLR2004 - the step of binary units
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return f"{value:.4g} TiB"
+
+
 Seconds = Annotated[float, BeforeValidator(seconds)]
 Bytes = Annotated[int, BeforeValidator(size)]
 Count = Annotated[int, BeforeValidator(count)]

@@ -21,6 +21,7 @@ from orchestrator.domain.gate_evidence import (
     PermittedRecord,
     RefusalRecord,
 )
+from orchestrator.domain.quantity import human
 from orchestrator.domain.records import GpuPlan, PhasePlan
 from orchestrator.domain.roles import Phase
 from orchestrator.domain.task import GpuSpec
@@ -35,7 +36,6 @@ from orchestrator.evidence.context import Context
 from orchestrator.evidence.idleness import SAMPLE_EVERY, Rule, Seen, Window
 from orchestrator.evidence.sample_log import SampleLog
 from orchestrator.storage.device_locks import DeviceLock
-from orchestrator.storage.ledger import human
 
 _SHORTEST_PAUSE = 0.05
 _LISTED = "orch gpus lists what this host has"

@@ -20,8 +20,8 @@ from orchestrator.domain.device import (
 )
 from orchestrator.domain.gate import Finding, PermittedHolder, Refusal
 from orchestrator.domain.process import ProcessFacts
+from orchestrator.domain.quantity import human
 from orchestrator.domain.task import GateSpec
-from orchestrator.storage.ledger import human
 
 SAMPLE_EVERY = 0.5
 MAX_GAP = 1.0

@@ -19,6 +19,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from orchestrator.domain.quantity import human
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import (
     ContainerLeftRunning,
@@ -337,16 +338,6 @@ def cpu_list(cpus: tuple[int, ...]) -> str:
         else:
             runs.append((cpu, cpu))
     return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def human(size: int) -> str:
-    """Write bytes for people: ``1.5 GiB``."""
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:  # noqa: PLR2004 - the step of binary units
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} TiB"
 
 
 def _shortage(claim: Claim, has: _Room, word: str) -> str:
