@@ -41,9 +41,11 @@ def recorded(file: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.dialect)
 def test_a_recording_answers_byte_for_byte_as_the_provider_did(case: Case, tmp_path: Path) -> None:
-    with MockModels(TURNS) as models, line(models, tmp_path, effort="high") as agent:
+    prices = {MODEL: {"input": 2.0, "output": 10.0}}
+    with MockModels(TURNS) as models, line(models, tmp_path, effort="high", prices=prices) as agent:
         live = [agent.post(case.path, body) for body in conversation(case)]
         spent = agent.gateway.usage()
+        assert spent.cost > 0
     with line(None, tmp_path, model=f"recorded/{agent.record}", record="again.jsonl") as again:
         served = [again.post(case.path, body) for body in conversation(case)]
         assert again.gateway.usage() == spent
@@ -172,12 +174,15 @@ def test_the_key_is_in_no_file(tmp_path: Path) -> None:
 def test_what_is_no_recording_is_said_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello\n")
     (tmp_path / "bad.jsonl").write_text('{"schema": "orch.exchanges/1", "dialects": ["x"]}\n')
+    odd = {"schema": "orch.exchanges/1", "model": "m", "dialects": ["chat"], "prices": {"m": 1}}
+    (tmp_path / "priceless.jsonl").write_text(json.dumps(odd) + "\n")
     with MockModels(TURNS) as models, line(models, tmp_path, effort="high") as agent:
         agent.post(CHAT_CASE.path, CHAT_CASE.streamed())
     for name, effort, words in (
         ("missing.jsonl", "", "No such file"),
         ("notes.txt", "", "no recording"),
         ("bad.jsonl", "", "no recording"),
+        ("priceless.jsonl", "", "no recording"),
         ("exchanges.jsonl", "low", "recorded with effort high"),
     ):
         with (

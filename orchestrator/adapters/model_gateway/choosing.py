@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from orchestrator.adapters.model_gateway.auth import read_key
-from orchestrator.adapters.model_gateway.recorded import Recording, read_header
+from orchestrator.adapters.model_gateway.recorded import Recording, read_header, read_prices
 from orchestrator.adapters.model_gateway.source import Source
 from orchestrator.adapters.model_gateway.trust import certificates
-from orchestrator.domain.model import RECORDED, ModelName, Provider
+from orchestrator.domain.model import RECORDED, ModelName, Price, Provider
 from orchestrator.domain.task import Budget
 from orchestrator.errors import UsageError
 from orchestrator.ports.models import ModelChoice
@@ -70,6 +70,11 @@ def provider_of(providers: Mapping[str, Provider], named: ModelName) -> Provider
 def open_recording(choice: ModelChoice) -> Source:
     """Open the recording that a choice names."""
     return Recording(Path(ModelName.parse(choice.model).name))
+
+
+def recorded_prices(choice: ModelChoice) -> dict[str, Price]:
+    """Say what tokens cost when a recording was made."""
+    return read_prices(Path(ModelName.parse(choice.model).name))
 
 
 def _list(providers: Mapping[str, Provider]) -> str:

@@ -15,7 +15,12 @@ from typing_extensions import override
 
 from orchestrator.adapters.model_gateway.app import GatewayApp
 from orchestrator.adapters.model_gateway.auth import Key, Signer, read_key
-from orchestrator.adapters.model_gateway.choosing import choose, open_recording, provider_of
+from orchestrator.adapters.model_gateway.choosing import (
+    choose,
+    open_recording,
+    provider_of,
+    recorded_prices,
+)
 from orchestrator.adapters.model_gateway.limiter import KeyLimiter
 from orchestrator.adapters.model_gateway.meter import Meter
 from orchestrator.adapters.model_gateway.outage import Outage
@@ -98,9 +103,10 @@ class _OpenGateway(Gateway):
         self._vault = Vault()
         self._signer = Signer(provider, key, self._vault, clock) if provider else None
         self._outage = Outage(clock, session.max_outage)
-        self._meter = Meter(session.budget, provider.prices if provider else {})
+        prices = provider.prices if provider else recorded_prices(session.choice)
+        self._meter = Meter(session.budget, prices)
         self._fault: BaseException | None = None
-        self._recorder = Recorder(session.record, session.choice, self._vault, clock)
+        self._recorder = Recorder(session.record, session.choice, prices, self._vault, clock)
         self._folder = socket_folder(host)
         self._listener = _listen(self._folder / _SOCKET, session.owner)
         self._server: AgentServer | None = None

@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.adapters.model_gateway.fingerprint import Fingerprint
 from orchestrator.adapters.model_gateway.secrets import Vault
-from orchestrator.domain.model import Exchange
+from orchestrator.domain.model import Exchange, Price
 from orchestrator.ports import Clock
 from orchestrator.ports.models import ModelChoice
 from orchestrator.storage.durable import storage_faults
@@ -44,7 +44,14 @@ class Wire:
 class Recorder:
     """Appends exchanges to a file, without any secret; one that is full says so, once."""
 
-    def __init__(self, path: Path, choice: ModelChoice, vault: Vault, clock: Clock) -> None:
+    def __init__(
+        self,
+        path: Path,
+        choice: ModelChoice,
+        prices: Mapping[str, Price],
+        vault: Vault,
+        clock: Clock,
+    ) -> None:
         self._path = path
         self._vault = vault
         self._clock = clock
@@ -65,6 +72,7 @@ class Recorder:
                     "named": choice.model,
                     "effort": choice.effort,
                     "dialects": [dialect.value for dialect in choice.dialects],
+                    "prices": {name: price.model_dump() for name, price in prices.items()},
                 }
             )
 

@@ -24,7 +24,7 @@ from orchestrator.adapters.model_gateway.fingerprint import (
 from orchestrator.adapters.model_gateway.record import SCHEMA, restored
 from orchestrator.adapters.model_gateway.shape import RefusedError
 from orchestrator.adapters.model_gateway.source import Answer, Ask, BrokenOffError, Source
-from orchestrator.domain.model import RECORDED, Dialect, Ended, Refusal
+from orchestrator.domain.model import RECORDED, Dialect, Ended, Price, Refusal
 from orchestrator.errors import UsageError
 from orchestrator.ports.models import ModelChoice
 
@@ -49,11 +49,7 @@ def read_header(path: Path, effort: str) -> ModelChoice:
     Raises:
         UsageError: it is no recording, or of another effort.
     """
-    try:
-        with path.open("rb") as file:
-            header = _parsed(file.readline(_MAX_LINE))
-    except OSError as error:
-        raise UsageError(f"recording {path}: {error.strerror}", remedy=_REMEDY) from error
+    header = _header(path)
     if header.get("schema") != SCHEMA:
         raise UsageError(f"{path} is no recording", remedy=_REMEDY)
     recorded = str(header.get("effort", ""))
@@ -64,9 +60,28 @@ def read_header(path: Path, effort: str) -> ModelChoice:
         )
     try:
         dialects = tuple(Dialect(name) for name in header["dialects"])
-    except (KeyError, TypeError, ValueError) as error:
+        _prices(header)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} is no recording of this version", remedy=_REMEDY) from error
     return ModelChoice(f"{RECORDED}/{path}", str(header["model"]), recorded, dialects, "")
+
+
+def read_prices(path: Path) -> dict[str, Price]:
+    """Read what the tokens of a recording cost when it was made."""
+    return _prices(_header(path))
+
+
+def _prices(header: Mapping[str, Any]) -> dict[str, Price]:
+    found = header.get("prices", {})
+    return {name: Price.model_validate(price) for name, price in found.items()}
+
+
+def _header(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return _parsed(file.readline(_MAX_LINE))
+    except OSError as error:
+        raise UsageError(f"recording {path}: {error.strerror}", remedy=_REMEDY) from error
 
 
 class Recording(Source):
