@@ -1,4 +1,4 @@
-"""Durations, sizes and counts as people write them in a task pack: ``4h``, ``256KiB``, ``20M``."""
+"""Durations, sizes and counts as people write and read them: ``4h``, ``256KiB``, ``20M``."""
 
 import re
 from typing import Annotated
@@ -61,6 +61,17 @@ def human(size: int) -> str:
             return f"{value:.4g} {unit}"
         value /= 1024
     return f"{value:.4g} TiB"
+
+
+def cpu_list(cpus: tuple[int, ...]) -> str:
+    """Write CPU numbers as the kernel does: ``(0, 1, 4)`` is ``0-1,4``."""
+    runs: list[tuple[int, int]] = []
+    for cpu in sorted(cpus):
+        if runs and runs[-1][1] == cpu - 1:
+            runs[-1] = (runs[-1][0], cpu)
+        else:
+            runs.append((cpu, cpu))
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
 
 
 Seconds = Annotated[float, BeforeValidator(seconds)]

@@ -19,7 +19,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from orchestrator.domain.quantity import human
+from orchestrator.domain.quantity import cpu_list, human
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import (
     ContainerLeftRunning,
@@ -327,17 +327,6 @@ class Ledger:
                 if others
                 else "free space: orch gc",
             )
-
-
-def cpu_list(cpus: tuple[int, ...]) -> str:
-    """Write CPU numbers as the kernel does: ``(0, 1, 4)`` is ``0-1,4``."""
-    runs: list[tuple[int, int]] = []
-    for cpu in sorted(cpus):
-        if runs and runs[-1][1] == cpu - 1:
-            runs[-1] = (runs[-1][0], cpu)
-        else:
-            runs.append((cpu, cpu))
-    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def _shortage(claim: Claim, has: _Room, word: str) -> str:

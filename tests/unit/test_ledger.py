@@ -10,11 +10,11 @@ from threading import Barrier
 
 import pytest
 
-from orchestrator.domain.quantity import human
+from orchestrator.domain.quantity import cpu_list, human
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import ContainerLeftRunning, GateRefusedError
 from orchestrator.storage.device_locks import DeviceLock, Lease
-from orchestrator.storage.ledger import Capacity, Claim, Ledger, cpu_list
+from orchestrator.storage.ledger import Capacity, Claim, Ledger
 from tests.unit.records_help import TickingClock
 
 GIB = 1024**3
