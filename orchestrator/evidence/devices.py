@@ -38,6 +38,7 @@ from orchestrator.evidence.sample_log import SampleLog
 from orchestrator.storage.device_locks import DeviceLock
 
 _SHORTEST_PAUSE = 0.05
+_NS = 1_000_000_000
 _LISTED = "orch gpus lists what this host has"
 _RESET = "reset it (nvidia-smi --gpu-reset), or have it repaired"
 _REMEDIES: Mapping[Refusal, str] = MappingProxyType(
@@ -82,6 +83,7 @@ class Hunt:
         self._candidates: deque[Device] = deque()
         self._chosen: list[_Chosen] = []
         self._findings: list[Finding] = []
+        self._looked_ns = 0
 
     def run(self) -> tuple[DeviceLock, ...]:
         """Return the locks of devices that were idle all through the window.
@@ -165,6 +167,7 @@ class Hunt:
 
     def _look(self) -> None:
         """Look at every chosen device once; let those go that something speaks against."""
+        self._looked_ns = self._ctx.clock.boottime_ns()
         for chosen in tuple(self._chosen):
             try:
                 sample = self._ctx.devices.sample(chosen.device.uuid)
@@ -203,7 +206,9 @@ class Hunt:
         return dropped
 
     def _pause(self) -> None:
-        pause = min(SAMPLE_EVERY, max(_SHORTEST_PAUSE, self._gpu.gate.idle_for / 4))
+        """Wait for the next look; what looking itself took counts, as with many devices it may."""
+        took = (self._ctx.clock.boottime_ns() - self._looked_ns) / _NS
+        pause = max(_SHORTEST_PAUSE, min(SAMPLE_EVERY, self._gpu.gate.idle_for / 4) - took)
         if len(self._chosen) == self._count:
             self._ctx.clock.wait(self._ctx.stop.event, pause)
         self._ctx.stop.check("a GPU was seen idle for long enough")

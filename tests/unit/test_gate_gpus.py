@@ -264,6 +264,20 @@ def test_as_many_as_are_asked_for(bench: Bench) -> None:
     assert "2 GPU(s) here" in refused(bench, Refusal.UNQUALIFIED, count=3)["reason"]
 
 
+def test_looking_that_takes_long_leaves_no_gap(bench: Bench) -> None:
+    sample = bench.devices.sample
+
+    def slow(uuid: str) -> Any:
+        bench.clock.advance(0.7)
+        return sample(uuid)
+
+    bench.devices.sample = slow  # type: ignore[method-assign]
+    with bench.open(plan(bench)):
+        pass
+    (row,) = bench.record()["devices"]["samples"]
+    assert row["widest_s"] == 0.75
+
+
 def test_what_the_task_asks_of_a_device(bench: Bench) -> None:
     record = bench.refused(plan(bench, models=("B300",)), GateRefusedError)
     assert record["reason"].startswith("gpu_unqualified: 0 GPU(s) here are what the task asks for")
