@@ -90,12 +90,11 @@ class LoopAgent(Agent):
             messages.append(message)
             if text := message.get("content"):
                 session.say(str(text))
-            calls = message.get("tool_calls") or []
-            for call in calls:
+            for call in message.get("tool_calls", ()):
                 messages.append(_use(session, call))
                 if session.stopping.is_set():
                     return
-            if not calls:
+            if "tool_calls" not in message:
                 if nudges == NUDGES:
                     return
                 nudges += 1
@@ -120,7 +119,8 @@ def _answer(session: AgentSession, messages: list[Mapping[str, Any]]) -> Mapping
         except (KeyError, IndexError, TypeError):
             session.say("(the model's answer holds no message)")
         else:
-            return _kept(message)
+            if isinstance(message, dict):
+                return _kept(message)
         pause = min(_FIRST_PAUSE * 2**refusal, _LONGEST_PAUSE)
         session.note("agent_resumed", resumption=refusal + 1)
         if session.stopping.wait(pause):
@@ -130,8 +130,11 @@ def _answer(session: AgentSession, messages: list[Mapping[str, Any]]) -> Mapping
 
 def _kept(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Keep of a message what may be sent back."""
-    kept = {name: message[name] for name in ("content", "tool_calls") if message.get(name)}
-    return {"role": "assistant", "content": None, **kept}
+    kept: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
+    calls = message.get("tool_calls")
+    if isinstance(calls, list) and calls and all(isinstance(call, dict) for call in calls):
+        kept["tool_calls"] = calls
+    return kept
 
 
 def _use(session: AgentSession, call: Mapping[str, Any]) -> Mapping[str, Any]:

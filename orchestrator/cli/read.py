@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 from typing import Annotated
 
 import typer
@@ -18,13 +19,17 @@ from orchestrator.report import lookup, words
 from orchestrator.report.documents import document
 from orchestrator.report.facts import next_command, sections
 from orchestrator.report.html import write_report
-from orchestrator.report.output import output_files, told
+from orchestrator.report.lookup import RunFolder
+from orchestrator.report.output import Follower, output_files, told
 from orchestrator.report.overview import Row, overview
 from orchestrator.report.story import Moment, tell
 from orchestrator.report.text import one_line
 from orchestrator.report.views import AttemptView, attempts, faults_below, read, read_attempt
 from orchestrator.storage.durable import folder_faults
+from orchestrator.storage.supervisor import is_supervised
 from orchestrator.wiring import system_clock
+
+_LOOK_AGAIN_S = 0.3
 
 Id = Annotated[
     str,
@@ -83,6 +88,9 @@ def logs(
     context: typer.Context,
     run: Id,
     *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")
+    ] = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="The bytes as they came; never to a terminal.")
     ] = False,
@@ -91,7 +99,11 @@ def logs(
     """Print what a run's container wrote."""
     found = lookup.resolve(runs_folder(context), run)
     files = output_files(found)
-    if raw:
+    if follow and (raw or json):
+        raise UsageError("--follow prints text", remedy="leave out --raw and --json")
+    if follow:
+        _follow(found)
+    elif raw:
         _copy_raw(files)
     elif json:
         emit_json([{"file": path.name, "lines": list(told(path))} for path in files])
@@ -125,6 +137,18 @@ def report(context: typer.Context, run: Id, *, json: Json = False) -> None:
 def _told(moment: Moment) -> tuple[str, ...]:
     since = "" if moment.elapsed is None else words.elapsed(moment.elapsed)
     return words.utc(moment.utc).removesuffix(" UTC"), since, moment.run, moment.event, moment.text
+
+
+def _follow(run: RunFolder) -> None:
+    """Print what is added until nobody works on the run any more."""
+    follower, never, clock = Follower(run), Event(), system_clock()
+    going = True
+    while going:
+        going = is_supervised(run.root) and not run.complete.exists()
+        for line in follower.news():
+            emit(line)
+        if going:
+            clock.wait(never, _LOOK_AGAIN_S)
 
 
 def _copy_raw(files: Sequence[Path]) -> None:

@@ -43,6 +43,32 @@ def told(path: Path) -> Iterator[str]:
             yield from (line.removesuffix("\n") for line in file)
 
 
+class Follower:
+    """Gives what was added to a run's output since it was last asked, in whole lines."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Begin with what is there already.
+
+        Raises:
+            UsageError: it is a scoring, whose output is sealed.
+        """
+        output_files(folder)
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+
+    def news(self) -> Iterator[str]:
+        """Give the new lines as ``told`` does; what is not ended yet comes once it is."""
+        for path in output_files(self._folder):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                for raw in file:
+                    if not raw.endswith(b"\n"):
+                        break
+                    self._read[path] = self._read.get(path, 0) + len(raw)
+                    line = raw.decode("utf-8", "backslashreplace")
+                    yield from _transcribed(line) if path.suffix == ".jsonl" else (line[:-1],)
+
+
 def _transcribed(line: str) -> Iterator[str]:
     try:
         entry = json.loads(line)
