@@ -45,6 +45,8 @@ _GOING_ON = re.compile(
 _DURABLE = "orchestrator.storage.durable"
 _ELSEWHERE = {
     "orchestrator.storage.supervisor": "an empty file to hold a lock on",
+    "orchestrator.storage.lock": "an empty file to hold a lock on",
+    "orchestrator.evidence.telemetry_log": "plain appends, synced before they are receipted",
     "orchestrator.storage.ledger": "reservations end with their holder",
     "orchestrator.adapters.loop_volumes": "volumes end with their phase",
     "orchestrator.evidence.collect": "copies checkpoints, with fsyncs of its own",
