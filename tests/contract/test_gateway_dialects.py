@@ -253,7 +253,7 @@ def test_a_senseless_stream_ends_with_an_error_of_the_dialect(
 @pytest.mark.parametrize(
     ("act", "words"),
     [
-        (Raw(b"<html>log in</html>", "text/html"), "no JSON"),
+        (Raw(b"<html>log in</html>", "text/html"), "no JSON object"),
         (Raw(b"[1]", "application/json"), "no JSON object"),
         (Raw(b'{"a": "' + b"b" * 65536, "application/json", endless=True), "longer than"),
         (Cut(TURN), "broke off"),

@@ -329,6 +329,11 @@ BAD_BODIES = [
     b'{"model": "mock-1", "messages": [5], "input": [5], "contents": [[]]}',
     b'{"model": ["mock-1"], "messages": [], "input": []}',
     b"\xff\xfe",
+    b'{"model": "mock-1", "messages": [], "input": "x", "temperature": 1e999, "top_p": 1e999}',
+    b'{"model": "mock-1", "messages": [], "input": "x", "tool_choice": '
+    + b'{"a":' * 500
+    + b"1"
+    + b"}" * 501,
     b'{"model": "\xed\xa0\x80"}',
 ]
 
@@ -337,8 +342,8 @@ BAD_BODIES = [
 def test_a_body_that_is_none_of_the_dialects_is_refused(case: Case, tmp_path: Path) -> None:
     with MockModels() as models, line(models, tmp_path) as agent:
         for body in BAD_BODIES:
-            if case is GEMINI_CASE and b"[" in body and b"contents" not in body:
-                continue  # the model of that dialect stands in its path
+            if case is GEMINI_CASE and b"messages" in body and b"contents" not in body:
+                continue  # of another dialect: all its fields are left out
             reply = agent.http.post(case.path, content=body)
             assert reply.status_code in {400, 403, 404}, body
             assert case.message(reply.json())
@@ -445,3 +450,47 @@ def test_refusals_beyond_a_number_are_told_to_the_agent_alone(
     assert codes == {404}
     assert [exchange.number for exchange in agent.exchanges] == [1, 2, 3, 6]
     assert len(agent.record.read_text().splitlines()) == 1 + 4
+
+
+RAW = [
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"POST /v1/messages HTTP/1.1\r\nhost: [\r\ncontent-length: 2\r\n\r\n{}",
+    b"POST /v1/messages HTTP/1.1\r\nhost: x/v1/files?\r\ncontent-length: 2\r\n\r\n{}",
+    b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+    b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nshort",
+    b"POST http://elsewhere.example/v1/files HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n",
+    b"CONNECT elsewhere.example:443 HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"GET /v1/messages HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n",
+    b"GET /%ff%00/../%2e HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"GET /v1/models?%ff=%00&a HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"x" * 100_000,
+    b"\x16\x03\x01\x02\x00",
+]
+
+
+def test_bytes_that_are_no_request_of_an_agent_do_no_harm(tmp_path: Path) -> None:
+    with MockModels() as models, line(models, tmp_path) as agent:
+        for data in RAW:
+            with socket.socket(socket.AF_UNIX) as end:
+                end.settimeout(30)
+                end.connect(str(agent.gateway.socket))
+                end.sendall(data)
+                end.shutdown(socket.SHUT_WR)
+                end.recv(65536)
+        reply = agent.post(
+            MESSAGES_CASE.path,
+            MESSAGES_CASE.streamed(),
+            headers=[(b"anthropic-version", b"caf\xe9"), (b"host", b"[")],
+        )
+    assert reply.status_code == 200
+    assert len(models.asked) == 1
+    assert "anthropic-version" not in models.asked[0].headers
+
+
+def test_a_body_of_too_many_values_is_not_even_parsed(tmp_path: Path) -> None:
+    body = b'{"model": "mock-1", "logit_bias": [' + b"[]," * 600_000 + b'[]], "messages": []}'
+    with MockModels() as models, line(models, tmp_path) as agent:
+        reply = agent.http.post(CHAT_CASE.path, content=body)
+    assert reply.status_code == 400
+    assert "more than 1000000 values" in CHAT_CASE.message(reply.json())

@@ -44,6 +44,8 @@ class _Turn:
 
     number: int
     request: Request
+    path: str
+    """Of the request line, whatever the agent says in ``Host``."""
     language: Language
     arrived_ns: int
     scope: Scope
@@ -97,7 +99,8 @@ class GatewayApp:
         turn = _Turn(
             number=self._numbers,
             request=request,
-            language=guess(request.url.path, self._session.choice.dialects),
+            path=scope["path"],
+            language=guess(scope["path"], self._session.choice.dialects),
             arrived_ns=self._clock.boottime_ns(),
             scope=Scope(self._session.tools, self._policy.own_ids),
             out=Out(send),
@@ -115,12 +118,12 @@ class GatewayApp:
 
     async def _serve(self, turn: _Turn) -> None:
         request = turn.request
-        if (request.method, request.url.path) in _HEALTH:
+        if (request.method, turn.path) in _HEALTH:
             await turn.out.whole(_OK, b"{}", _JSON)
             return
         try:
             if request.method == "GET":
-                listed = catalogue(request.url.path, self._policy.models)
+                listed = catalogue(turn.path, self._policy.models)
                 await turn.out.whole(_OK, json.dumps(listed).encode(), _JSON)
                 return
             await self._generate(turn)
@@ -137,7 +140,7 @@ class GatewayApp:
         if self._full:
             raise RefusedError(Refusal.UPSTREAM, "the host cannot record exchanges any more")
         request = turn.request
-        turn.route = find(request.method, request.url.path, self._session.choice.dialects)
+        turn.route = find(request.method, turn.path, self._session.choice.dialects)
         turn.language = turn.route.language
         if self._at_once > MAX_AT_ONCE:
             raise _busy(f"more than {MAX_AT_ONCE} requests at once")
@@ -167,7 +170,7 @@ class GatewayApp:
             dialect=turn.language.dialect,
             model=passed.model,
             endpoint=turn.route.endpoint,
-            path=turn.request.url.path,
+            path=turn.path,
             suffix=passed.suffix,
             query=passed.query,
             headers=passed.headers,
@@ -201,7 +204,7 @@ class GatewayApp:
         exchange = Exchange(
             number=turn.number,
             dialect=turn.language.dialect,
-            path=self._vault.clean_text(turn.request.url.path[:1000]),
+            path=self._vault.clean_text(turn.path[:1000]),
             model=passed.model if passed is not None else "",
             status=turn.out.status,
             seconds=(self._clock.boottime_ns() - turn.arrived_ns) / _NS,
@@ -241,8 +244,8 @@ class GatewayApp:
                 return
         wire = Wire(
             method=turn.request.method,
-            path=turn.request.url.path[:1000],
-            request=passed.body if passed is not None else {},
+            path=turn.path[:1000],
+            request=json.loads(passed.sent) if passed is not None else {},
             fingerprint=passed.fingerprint if passed is not None else None,
             content_type=passing.content_type if passing is not None else "",
             body=bytes(passing.copy) if passing is not None else b"",

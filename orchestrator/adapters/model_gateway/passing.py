@@ -1,6 +1,5 @@
 """Passing a reply on, byte for byte, while a copy of it is read."""
 
-import json
 from collections.abc import Callable, Mapping
 
 from starlette.types import Send
@@ -14,10 +13,13 @@ from orchestrator.adapters.model_gateway.wire import (
     DONE,
     MAX_ERROR,
     MAX_REPLY,
+    MAX_REPLY_VALUES,
     BadEventError,
     Events,
     TooLongError,
+    parse_reply,
     read_reply,
+    values_in,
 )
 from orchestrator.domain.model import Ended, Refusal
 
@@ -93,13 +95,13 @@ class Passing:
 
     async def _object(self, out: Out) -> None:
         data = self._vault.clean(await self._read(MAX_REPLY))
+        if values_in(data) > MAX_REPLY_VALUES:
+            raise self._unusable(Ended.TOO_LONG, _TOO_LONG)
         try:
-            value = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise self._unusable(Ended.MALFORMED, "the provider's reply is no JSON") from error
-        if not isinstance(value, dict):
-            raise self._unusable(Ended.MALFORMED, "the provider's reply is no JSON object")
-        self._collector.whole(value)
+            self._collector.whole(parse_reply(data))
+        except BadEventError as error:
+            why = "the provider's reply is no JSON object"
+            raise self._unusable(Ended.MALFORMED, why) from error
         self._keep(data)
         self.ended = Ended.WHOLE
         self._on_finished()
@@ -110,14 +112,13 @@ class Passing:
         data = self._vault.clean(await self._read(MAX_ERROR))
         self._keep(data)
         self.ended = Ended.WHOLE
+        why = f"the provider answered with HTTP {self._answer.status}"
+        if self._answer.status < _ERROR:
+            raise RefusedError(Refusal.UPSTREAM, why)
         try:
-            readable = isinstance(json.loads(data), dict)
-        except (ValueError, RecursionError):
-            readable = False
-        if not readable or self._answer.status < _ERROR:
-            raise RefusedError(
-                Refusal.UPSTREAM, f"the provider answered with HTTP {self._answer.status}"
-            )
+            parse_reply(data)
+        except BadEventError as error:
+            raise RefusedError(Refusal.UPSTREAM, why) from error
         headers = {"content-type": _JSON, **self._answer.headers}
         await out.whole(self._answer.status, data, headers)
 
@@ -170,14 +171,8 @@ class Passing:
         for event in events.feed(data):
             if event == DONE:
                 self._collector.done()
-                continue
-            try:
-                value = json.loads(event)
-            except (ValueError, RecursionError) as error:
-                raise BadEventError from error
-            if not isinstance(value, dict):
-                raise BadEventError
-            self._collector.event(value)
+            else:
+                self._collector.event(parse_reply(event))
 
     async def _end_with(self, out: Out, ended: Ended, why: str) -> None:
         self.ended = ended

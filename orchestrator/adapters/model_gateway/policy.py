@@ -17,10 +17,12 @@ from orchestrator.ports.models import GatewaySession
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A request that may go on. ``sent`` is the body as the provider gets it."""
+    """A request that may go on. ``sent`` is the body as the provider gets it.
+
+    It is kept as bytes alone: parsed, it may take ten times as much.
+    """
 
     model: str
-    body: Mapping[str, Any]
     sent: bytes
     stream: bool
     suffix: str
@@ -75,7 +77,6 @@ class Policy:
         where = f"{route.endpoint.method} {route.endpoint.to}"
         return Passed(
             model=model,
-            body=body,
             sent=_encoded(body),
             stream=stream,
             suffix=route.endpoint.to.format(model=model),
@@ -105,13 +106,13 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
     """Write JSON as it came, beyond what a table changed: keys keep their order.
 
     Raises:
-        RefusedError: it holds half a character.
+        RefusedError: it holds half a character, or a number beyond all numbers.
     """
-    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     try:
+        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         return text.encode()
-    except UnicodeEncodeError as error:
-        raise malformed("the body", "it holds half of a surrogate pair") from error
+    except ValueError as error:
+        raise malformed("the body", "half a surrogate pair, or a number that is none") from error
 
 
 def _query(route: Route, query: Mapping[str, str], scope: Scope) -> dict[str, str]:
@@ -131,4 +132,8 @@ def _query(route: Route, query: Mapping[str, str], scope: Scope) -> dict[str, st
 def _headers(language: Language, headers: Mapping[str, str]) -> dict[str, str]:
     given = {name: headers[name] for name in language.headers if name in headers}
     passed = {name: language.filter_header(name, value) for name, value in given.items()}
-    return {name: value for name, value in passed.items() if value}
+    return {name: value for name, value in passed.items() if value and _plain(value)}
+
+
+def _plain(value: str) -> bool:
+    return value.isascii() and value.isprintable()

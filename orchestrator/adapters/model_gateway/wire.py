@@ -12,6 +12,10 @@ MAX_REQUEST = 32 * 1024**2
 MAX_REPLY = 64 * 1024**2
 MAX_EVENT = 16 * 1024**2
 MAX_ERROR = 64 * 1024
+MAX_REQUEST_VALUES = 1_000_000
+MAX_REPLY_VALUES = 4_000_000
+"""An empty list is three bytes on the wire and sixty in memory."""
+MAX_DEPTH = 100
 _ZLIB_OR_GZIP = 47
 DONE = b"[DONE]"
 
@@ -63,6 +67,27 @@ async def read_reply(chunks: AsyncIterator[bytes], limit: int = MAX_REPLY) -> by
     return bytes(data)
 
 
+def values_in(data: bytes) -> int:
+    """Bound the number of values in JSON from above, before it is parsed."""
+    return sum(data.count(sign) for sign in (b",", b"[", b"{"))
+
+
+def too_deep(value: object) -> bool:
+    """Tell whether a value is nested more deeply than anything that makes sense."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
 def parse_object(data: bytes) -> dict[str, Any]:
     """Parse a JSON object; a key that stands twice has two meanings, so it is refused.
 
@@ -70,12 +95,31 @@ def parse_object(data: bytes) -> dict[str, Any]:
         ValueError: it is none.
     """
     try:
+        if values_in(data) > MAX_REQUEST_VALUES:
+            raise ValueError(f"it holds more than {MAX_REQUEST_VALUES} values")
         text = data.decode("utf-8")
         value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(value, dict):
         raise ValueError("it is no object")  # noqa: TRY004 - one error for whatever it is
+    if too_deep(value):
+        raise ValueError(f"it is nested more than {MAX_DEPTH} times")
+    return value
+
+
+def parse_reply(data: bytes) -> dict[str, Any]:
+    """Parse what a provider sent, which nobody checks for more than its form.
+
+    Raises:
+        BadEventError: it is no JSON object, or one that is nested too deeply.
+    """
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadEventError from error
+    if not isinstance(value, dict) or too_deep(value):
+        raise BadEventError
     return value
 
 
