@@ -3,12 +3,15 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
+from orchestrator.domain.agent_package import AGENT_FOLDER
 from orchestrator.domain.container import Mount
+from orchestrator.domain.model import NO_MODEL
 from orchestrator.domain.records import AttemptPlan
 from orchestrator.evidence.context import Context
-from orchestrator.evidence.model_room import NO_MODEL, RELAY, ModelRoom, record_digests
+from orchestrator.evidence.model_room import RELAY, SOCKET, ModelRoom, record_digests
 from orchestrator.evidence.raw_stream import RawLog
 from orchestrator.evidence.session import ContainerSession
 from orchestrator.evidence.transcript import Transcript
@@ -64,9 +67,10 @@ class Desk:
             )
         return desk
 
-    def mounts(self) -> tuple[Mount, ...]:
-        """Bind the socket of the gateway and the agent's package."""
-        return () if self.room is None else self.room.mounts()
+    @property
+    def socket(self) -> Path | None:
+        """Of the gateway; None without a model."""
+        return None if self.room is None else self.room.gateway.socket
 
     def session(
         self, container: Container, text: str, stop: threading.Event, aloud: Callable[[str], None]
@@ -97,6 +101,11 @@ class Desk:
         """
         return None if self.room is None else self.room.gateway.failed()
 
+    def hang_up(self) -> None:
+        """End what is being asked of the model: the exploration is over."""
+        if self.room is not None:
+            self.room.gateway.close()
+
     def ended(self) -> dict[str, Any]:
         """Close everything, and say what the model came to and what is kept of it."""
         self.close()
@@ -106,8 +115,7 @@ class Desk:
 
     def close(self) -> None:
         """Close everything. Calling it twice is fine."""
-        if self.room is not None:
-            self.room.gateway.close()
+        self.hang_up()
         self.transcript.close()
         if self.raw is not None:
             self.raw.close()
@@ -122,3 +130,16 @@ class Desk:
 def harness_of(plan: AttemptPlan) -> tuple[str, ...]:
     """Name what an agent with a model needs of the harness besides."""
     return () if plan.model == NO_MODEL else (RELAY,)
+
+
+def desk_mounts(plan: AttemptPlan, socket: Path | None) -> tuple[Mount, ...]:
+    """Bind the agent's package and the gateway's socket, the latter writable: it is bound as it is.
+
+    A view of it would be another inode, which nobody listens at.
+    """
+    package, found = plan.agent_package, []
+    if package is not None:
+        found.append(Mount(package.installed.folder, AGENT_FOLDER))
+    if socket is not None:
+        found.append(Mount(socket, SOCKET, writable=True))
+    return tuple(found)

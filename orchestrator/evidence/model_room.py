@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from orchestrator.domain.agent_package import AGENT_FOLDER, InstalledAgent
-from orchestrator.domain.container import Mount
+from orchestrator.domain.agent_package import InstalledAgent
 from orchestrator.domain.model import Exchange, Refusal
 from orchestrator.domain.records import AttemptPlan
 from orchestrator.evidence.transcript import LineKind, Transcript
@@ -24,7 +23,6 @@ SOCKET = "/run/orch/model.sock"
 PORT = 8377
 """Of the container's own loopback, where the relay listens."""
 RELAY = "relay.py"
-NO_MODEL = "none"
 _NS = 1_000_000_000
 _SERVER_FAULT = 500
 _TOO_MANY = 429
@@ -96,13 +94,6 @@ class ModelRoom:
         room = cls(gateway, choice, transcript, clock, deadline_ns, installed)
         rooms.append(room)
         return room
-
-    def mounts(self) -> tuple[Mount, ...]:
-        """Bind the socket, writable so that it is bound as it is, and the agent's package."""
-        socket = Mount(self.gateway.socket, SOCKET, writable=True)
-        if self.installed is None:
-            return (socket,)
-        return (socket, Mount(self.installed.folder, AGENT_FOLDER))
 
     @property
     def model(self) -> SessionModel:

@@ -164,10 +164,15 @@ class Watch:
     _sampled_ns: int = 0
     _asked_ns: int | None = None
     _signs: set[Sign] = field(default_factory=set)
+    _failed: set[HostFact] = field(default_factory=set)
 
     def note(self, sign: Sign) -> None:
         """Mark the ending contested."""
         self._signs.add(sign)
+
+    def fail(self, fact: HostFact) -> None:
+        """Have the run end as the machine's doing, for what the host has seen elsewhere."""
+        self._failed.add(fact)
 
     def begin(self) -> None:
         """Note the start; call right before the container is started."""
@@ -247,7 +252,7 @@ class Watch:
         if now >= self.deadline_ns:
             return StopReason.DEADLINE
         spoiled = self.observer is not None and self.observer.spoiled(now)
-        if self.log.error is not None or spoiled:
+        if self.log.error is not None or spoiled or self._failed:
             return StopReason.HOST_FACT
         return StopReason.DISK_LIMIT if self._is_outgrown() else None
 
@@ -291,7 +296,7 @@ class Watch:
     def _facts(self) -> set[HostFact]:
         """Say what the host has seen while the container ran."""
         facts = set() if self.kills.begun is None else set(self.kills.begun.facts)
-        facts |= self._observed()
+        facts |= self._observed() | self._failed
         if self.log.error is not None:
             facts.add(HostFact.HOST_DISK_FULL)
         return facts

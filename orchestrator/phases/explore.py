@@ -19,7 +19,7 @@ from orchestrator.evidence.apply import copy_pristine
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed
 from orchestrator.evidence.context import Context, Outcome, container_name, save
-from orchestrator.evidence.desk import Desk, harness_of
+from orchestrator.evidence.desk import Desk, desk_mounts, harness_of
 from orchestrator.evidence.observer import Subject
 from orchestrator.evidence.ownership import claim_of, devices_of, owned, require_driver
 from orchestrator.evidence.requests import Action, Answer, Request, RequestBox
@@ -117,7 +117,7 @@ def run(
                         *(ctx, plan, pack, folder),
                         deadline_ns=deadline_ns,
                         held=held,
-                        desk=desk.mounts(),
+                        socket=desk.socket,
                     )
                 )
             ),
@@ -135,11 +135,11 @@ def spec(
     *,
     deadline_ns: int,
     held: Reservation | None,
-    desk: tuple[Mount, ...] = (),
+    socket: Path | None = None,
 ) -> ContainerSpec:
     """Describe the exploration's container; nothing is made. ``held`` is None for a look.
 
-    ``desk`` is what the agent has of its own (``Desk.mounts``).
+    ``socket`` is that of the model's gateway, which there is once it is open.
     """
     return container_spec(
         name=container_name(Phase.EXPLORE, plan.run_id),
@@ -156,7 +156,7 @@ def spec(
             *_proxy(pack),
             *host_mounts(host_folder(folder)),
             *control_mounts(folder.control),
-            *desk,
+            *desk_mounts(plan, socket),
         ),
         env=environment(plan),
         labels=ctx.labels(plan.run_id, plan.engine, deadline_ns),
@@ -250,6 +250,7 @@ class _Exploration:
             ending = watch.run(lambda: self._tick(watch, worker))
         finally:
             self.stopping.set()
+            self.desk.hang_up()
         worker.join(timeout=30)
         self._note_orphans()
         outcome = self._outcome(ending)
@@ -279,8 +280,7 @@ class _Exploration:
                 raise self.failure
             self._take_by_host(TerminationReason.AGENT_EARLY_EXIT, watch)
         elif self.desk.provider_gone() is not None:
-            gone = {HostFact.PROVIDER_OUTAGE}
-            watch.kills.kill(self.container, StopReason.HOST_FACT, gone)
+            watch.fail(HostFact.PROVIDER_OUTAGE)
         return self.outcome is not None
 
     def _still_runs(self) -> bool:
