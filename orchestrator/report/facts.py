@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from orchestrator.domain.records import Number, PhasePlan, Summary
 from orchestrator.domain.roles import Phase
 from orchestrator.lifecycle.machine import Event, State
-from orchestrator.report import telemetry, words
+from orchestrator.report import model_use, telemetry, words
 from orchestrator.report.story import exit_text, taken_over
 from orchestrator.report.views import (
     AttemptView,
@@ -69,6 +69,7 @@ def identity(view: AttemptView) -> Section:
             ),
             ("task digest", plan.task_digest),
             ("agent", f"{plan.agent} {words.short_digest(plan.agent_digest)}"),
+            *model_use.package(plan),
             ("model", plan.model),
             ("effort", plan.effort),
             ("entry", plan.entry),
@@ -99,6 +100,7 @@ def happened(view: AttemptView) -> Section:
         ("message", _declined(view)),
         ("contested", ", ".join(contested_of(view))),
         *taken_over(view),
+        *model_use.lines(view.plan, view.journal),
         *telemetry.lines(view.folder.telemetry, Phase.EXPLORE, view.journal),
         ("refused submissions", str(len(view.journal.all(Event.SUBMIT_REFUSED)) or "")),
         ("completion", _completion(view)),
