@@ -81,7 +81,7 @@ class Settings:
             return {}
         except (OSError, ValueError) as fault:
             raise UsageError(
-                f"{self.file}: {fault}", remedy="see README, GPUs, or remove the file"
+                f"{self.file}: {fault}", remedy="see README, GPUs and Models, or remove the file"
             ) from fault
 
     @staticmethod
@@ -92,15 +92,17 @@ class Settings:
     @cached_property
     def wheels(self) -> Path:
         """Downloaded wheels for image builds, under ``XDG_CACHE_HOME`` or ``~/.cache``."""
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return Path(cache, "orch", "wheels").absolute()
-
+        return _cache("wheels")
 
     @cached_property
     def agents(self) -> Path:
         """Packages of agents, under ``XDG_CACHE_HOME`` or ``~/.cache``."""
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return Path(cache, "orch", "agents").absolute()
+        return _cache("agents")
+
+
+def _cache(name: str) -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache, "orch", name).absolute()
 
 
 def bundled(name: str) -> Path:

@@ -67,9 +67,8 @@ class HostProcesses(ProcessTable):
             return frozenset()
         groups = (Path(place) for place, _, _ in os.walk(folder))  # an engine may make some below
         pids = (int(pid) for group in groups for pid in _text(group / "cgroup.procs").split())
-        return frozenset(pids) - {
-            0
-        }  # which is how one that our pid namespace cannot name is listed
+        # One that our pid namespace cannot name is listed as 0.
+        return frozenset(pids) - {0}
 
     @override
     def of_container(self, container_id: str) -> tuple[ProcessFacts, ...]:

@@ -71,7 +71,8 @@ class Job:
         not_before: a queued job is not taken before this time.
         priority: larger goes first; equals go by age.
         host: where it is, or was last, claimed.
-        gpu: which GPUs it asks for: auto, a UUID or a count.
+        gpu: which GPUs it asks for, as ``gate.Asked`` has it; a place in the list of devices is
+            looked up by the worker that takes the job.
         pid: the worker's.
         note: one line for people.
     """

@@ -1,8 +1,9 @@
 """Run one container to its end under a deadline, and say what was seen of the ending.
 
-The loop knows four ways to stop: the container ended, the deadline passed, the operator asked, or
-the phase itself has seen enough (``on_tick``). Exit facts are kept apart and none is inferred from
-another; see ``domain.outcome`` for what is made of them.
+The loop stops for one of ``StopReason``: the container ended, the phase has seen enough
+(``on_tick``), or it must be ended (``_must_end``): the deadline passed, a person asked, the host
+failed it, a folder outgrew its size, or a supervisor before us had begun to. Exit facts are kept
+apart and none is inferred from another; see ``domain.outcome`` for what is made of them.
 """
 
 import threading

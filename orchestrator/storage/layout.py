@@ -1,4 +1,4 @@
-"""Every path of a runs folder, named once. Layout and meaning: README, "What is on disk"."""
+"""Every path of a runs folder, named once. Layout and meaning: README, "On disk"."""
 
 import re
 from dataclasses import dataclass
