@@ -1,9 +1,12 @@
 """Why a GPU may not be had, and who may be on it all the same. Memory is bytes."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from typing_extensions import override
+
+from orchestrator.domain.process import ProcessFacts
 
 
 class Refusal(StrEnum):
@@ -85,3 +88,10 @@ class PermittedHolder:
 
     executable: str
     memory: int
+
+
+def permission(
+    permitted: Iterable[PermittedHolder], process: ProcessFacts
+) -> PermittedHolder | None:
+    """Return what permits a process to be on a GPU, by the file that it runs."""
+    return next((it for it in permitted if it.executable == process.executable), None)

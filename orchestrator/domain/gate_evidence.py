@@ -5,16 +5,9 @@ Memory is bytes, times are seconds since the gate began to look.
 
 from pydantic import Field
 
-from orchestrator.domain.device import DeviceUse, Query
-from orchestrator.domain.gate import Refusal
+from orchestrator.domain.device import DeviceLibrary, DeviceUse, Query
+from orchestrator.domain.gate import Finding, PermittedHolder
 from orchestrator.domain.task import Strict
-
-
-class PermittedRecord(Strict):
-    """A program that was permitted to be on the devices."""
-
-    executable: str
-    memory: int
 
 
 class HolderRecord(Strict):
@@ -61,15 +54,6 @@ class SampleRecord(Strict):
     temperature: tuple[int, int] | None = None
 
 
-class LibraryRecord(Strict):
-    """Which library told all this."""
-
-    path: str
-    digest: str
-    driver: str
-    official: bool
-
-
 class DeviceRecord(Strict):
     """A device that was given to the run."""
 
@@ -80,14 +64,6 @@ class DeviceRecord(Strict):
     parent: str | None = None
 
 
-class RefusalRecord(Strict):
-    """A device that was not given, and why."""
-
-    uuid: str
-    reason: Refusal
-    sentence: str
-
-
 class DeviceEvidence(Strict):
     """Everything the gate saw of GPUs in its last try.
 
@@ -96,17 +72,21 @@ class DeviceEvidence(Strict):
         waited_s: how long other runs or processes were waited for.
         tries: how often it was tried meanwhile.
         window_s: for how long a device had to be seen idle.
+        library: which one told all this.
+        permitted: who was permitted to be on the devices.
+        devices: those that were given to the run.
+        refusals: what spoke against those that were not.
         unsupported: what devices could not tell, by UUID; recorded, as none of it is required.
     """
 
-    library: LibraryRecord | None = None
+    library: DeviceLibrary | None = None
     asked: tuple[str, ...] = ()
     window_s: float
     max_memory_used: int
     max_utilization: int
-    permitted: tuple[PermittedRecord, ...] = ()
+    permitted: tuple[PermittedHolder, ...] = ()
     devices: tuple[DeviceRecord, ...] = ()
-    refusals: tuple[RefusalRecord, ...] = ()
+    refusals: tuple[Finding, ...] = ()
     holders: tuple[HolderRecord, ...] = ()
     samples: tuple[SampleRecord, ...] = ()
     unsupported: dict[str, tuple[Query, ...]] = Field(default_factory=dict)

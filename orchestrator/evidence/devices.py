@@ -14,13 +14,7 @@ from types import MappingProxyType
 
 from orchestrator.domain.device import Device, DeviceLibrary
 from orchestrator.domain.gate import PASSING, STAND_IN, WORTH_WAITING, Finding, Refusal
-from orchestrator.domain.gate_evidence import (
-    DeviceEvidence,
-    DeviceRecord,
-    LibraryRecord,
-    PermittedRecord,
-    RefusalRecord,
-)
+from orchestrator.domain.gate_evidence import DeviceEvidence, DeviceRecord
 from orchestrator.domain.quantity import human
 from orchestrator.domain.records import GpuPlan, PhasePlan
 from orchestrator.domain.roles import Phase
@@ -113,20 +107,14 @@ class Hunt:
         """Say what was seen, and what came of it."""
         untold = self._log.unsupported
         return DeviceEvidence(
-            library=None if self._library is None else _library_record(self._library),
+            library=self._library,
             asked=self._gpu.asked,
             window_s=self._gpu.gate.idle_for,
             max_memory_used=self._gpu.gate.max_memory_used,
             max_utilization=self._gpu.gate.max_utilization,
-            permitted=tuple(
-                PermittedRecord(executable=p.executable, memory=p.memory)
-                for p in self._rule.permitted
-            ),
+            permitted=self._rule.permitted,
             devices=tuple(_device_record(chosen.device) for chosen in self._chosen),
-            refusals=tuple(
-                RefusalRecord(uuid=f.uuid, reason=f.reason, sentence=f.sentence)
-                for f in self._findings
-            ),
+            refusals=tuple(self._findings),
             holders=self._log.holders,
             samples=tuple(self._log.rows),
             unsupported={uuid: tuple(sorted(what)) for uuid, what in untold.items() if what},
@@ -296,16 +284,6 @@ def _is_model(device: Device, model: str) -> bool:
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"[0-9]+", text))
-
-
-def _library_record(library: DeviceLibrary) -> LibraryRecord:
-    """Put what is known of the driver's library into a record."""
-    return LibraryRecord(
-        path=library.path,
-        digest=library.digest,
-        driver=library.driver,
-        official=library.official,
-    )
 
 
 def _device_record(device: Device) -> DeviceRecord:

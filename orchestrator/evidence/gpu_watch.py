@@ -7,10 +7,9 @@ group, or the host's own pid namespace, is named where it is. What cannot be tol
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from orchestrator.domain.device import FATAL_XIDS, DeviceProcess, DeviceSample
-from orchestrator.domain.gate import PermittedHolder
+from orchestrator.domain.gate import PermittedHolder, permission
 from orchestrator.domain.outcome import HostFact, Sign
 from orchestrator.domain.process import ProcessFacts
 from orchestrator.domain.telemetry import (
@@ -104,7 +103,7 @@ class GpuWatch:
     total: float = 0.0
     host_facts: set[HostFact] = field(default_factory=set)
     signs: set[Sign] = field(default_factory=set)
-    broken: dict[str, str] = field(default_factory=dict)
+    unusable: dict[str, str] = field(default_factory=dict)
     """Devices that nobody is to use before the host was restarted, and why."""
     _states: dict[str, DeviceState] = field(default_factory=dict)
     _spans: dict[tuple[str, Key], _Span] = field(default_factory=dict)
@@ -137,17 +136,10 @@ class GpuWatch:
         news += self._foreign(there, stamp)
         return tuple(gpus), tuple(news)
 
-    @property
-    def unusable(self) -> Mapping[str, str]:
-        """Devices that nobody is to use before the host was restarted, and why."""
-        return MappingProxyType(self.broken)
-
     def _permits(self, facts: ProcessFacts, process: DeviceProcess) -> bool:
         """Tell whether the host's own rules let a process be there, and hold what it holds."""
-        return any(
-            rule.executable == facts.executable and (process.memory or 0) <= rule.memory
-            for rule in self.permitted
-        )
+        rule = permission(self.permitted, facts)
+        return rule is not None and (process.memory or 0) <= rule.memory
 
     def _sample(
         self, uuid: str, stamp: Stamp, news: list[Foreign | Xid | DeviceNews]
@@ -161,7 +153,7 @@ class GpuWatch:
         except DeviceLostError as lost:
             state, message = DeviceState.LOST, str(lost)
             self.host_facts.add(HostFact.DEVICE_LOST)
-            self.broken[uuid] = f"{HostFact.DEVICE_LOST.value}: {message}"
+            self.unusable[uuid] = f"{HostFact.DEVICE_LOST.value}: {message}"
         except DeviceUnreadableError as silent:
             state, message = DeviceState.UNREADABLE, str(silent)
             self.signs.add(Sign.OBSERVATION_GAP)
@@ -187,7 +179,7 @@ class GpuWatch:
         fatal = sorted(codes & FATAL_XIDS)
         if fatal:
             self.host_facts.add(HostFact.DEVICE_LOST)
-            self.broken[sample.uuid] = f"Xid {', '.join(map(str, fatal))}"
+            self.unusable[sample.uuid] = f"Xid {', '.join(map(str, fatal))}"
         if codes - FATAL_XIDS - APPLICATION_XIDS:
             self.signs.add(Sign.DEVICE_ERROR)
         yield Xid(

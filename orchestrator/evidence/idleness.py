@@ -18,7 +18,7 @@ from orchestrator.domain.device import (
     Need,
     Query,
 )
-from orchestrator.domain.gate import Finding, PermittedHolder, Refusal
+from orchestrator.domain.gate import Finding, PermittedHolder, Refusal, permission
 from orchestrator.domain.process import ProcessFacts
 from orchestrator.domain.quantity import human
 from orchestrator.domain.task import GateSpec
@@ -49,7 +49,7 @@ class Rule:
 
     def holder(self, facts: ProcessFacts) -> PermittedHolder | None:
         """Return what permits a process to be there, by the file that it runs."""
-        return next((p for p in self.permitted if p.executable == facts.executable), None)
+        return permission(self.permitted, facts)
 
 
 def problem(device: Device, seen: Seen, rule: Rule) -> Finding | None:

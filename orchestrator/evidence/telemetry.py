@@ -233,7 +233,7 @@ class Look:
             facts.add(HostFact.HOST_DISK_FULL)
         if self._late and self.subject.gpus:
             signs.add(Sign.OBSERVATION_GAP)
-        unusable = () if gpus is None else tuple(sorted(gpus.broken.items()))
+        unusable = () if gpus is None else tuple(sorted(gpus.unusable.items()))
         self.findings = Findings(frozenset(facts), frozenset(signs), unusable)
 
 
