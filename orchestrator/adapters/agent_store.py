@@ -20,6 +20,7 @@ from py_compile import PycInvalidationMode
 from typing_extensions import override
 
 from orchestrator.domain.agent_package import (
+    AGENT_FOLDER,
     AgentPackage,
     InstalledAgent,
     PackageSource,
@@ -224,9 +225,14 @@ def _from_pypi(source: PackageSource, version: str, target: Path) -> None:
     _fetch(argv, source, version)
     if sys.version_info[:2] == _PYTHON:
         # Nothing can be kept beside a read-only source: without this each start compiles all of it.
-        # Such bytecode carries no times, so that the same packages are the same bytes.
+        # Such bytecode names no times and no folder of ours: the same packages are the same bytes.
         compileall.compile_dir(
-            target, quiet=2, workers=0, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH
+            target,
+            stripdir=target,
+            prependdir=AGENT_FOLDER,
+            quiet=2,
+            workers=0,
+            invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
         )
 
 
