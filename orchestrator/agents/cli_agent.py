@@ -24,6 +24,9 @@ NUDGES = 3
 """How often an agent that ends by itself is asked whether it means it."""
 RESUMPTIONS = 20
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
+_ENDED, _CUT_OFF = 2.0, 60.0
+"""For so long a program that has ended may have ended with its container. It is cut off also where
+it could not be started, because the container stood still for a submission."""
 _MAX_TOLD = 64 * 1024
 
 _WRITE = 'mkdir -p "$(dirname "$1")" && printf %s "$2" > "$1"'
@@ -136,8 +139,8 @@ class CliAgent(Agent, ABC):
         while not session.stopping.is_set():
             arguments = self.arguments(session, words, resumed)
             done = session.run_program((*self.command(session), *arguments), env, reader.take)
-            if done.exit_code is None or session.stopping.is_set():
-                return  # the container was ended around it
+            if session.stopping.wait(_CUT_OFF if done.exit_code is None else _ENDED):
+                return  # with its container
             resumed = reader.session_id
             if session.provider_failed() and failures < RESUMPTIONS:
                 pause = min(_FIRST_PAUSE * 2**failures, _LONGEST_PAUSE)

@@ -34,6 +34,8 @@ class ScriptedSession(AgentSession):
     notes: list[dict[str, Any]] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
     failed: bool = False
+    ends_with: int = 0
+    """The run of the program with which the exploration is over; 0 for none."""
 
     @property
     @override
@@ -69,10 +71,12 @@ class ScriptedSession(AgentSession):
         self, argv: tuple[str, ...], env: Mapping[str, str], on_line: Callable[[str], None]
     ) -> ExecResult:
         self.started.append((argv, env))
-        run = self.runs.pop(0) if self.runs else Run(exit_code=None)
+        run = self.runs.pop(0)
         for line in run.lines:
             on_line(line)
         self.failed = run.provider_failed
+        if len(self.started) == self.ends_with:
+            self.over.set()
         return ExecResult(run.exit_code, b"", truncated=False, timed_out=False, seconds=1.0)
 
     @override

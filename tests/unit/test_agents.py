@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -31,7 +32,9 @@ def pack() -> Pack:
 
 @pytest.fixture(autouse=True)
 def no_pause() -> Iterator[None]:
-    with patch.object(cli_agent, "_FIRST_PAUSE", 0.0):
+    with ExitStack() as stack:
+        for name in ("_FIRST_PAUSE", "_ENDED", "_CUT_OFF"):
+            stack.enter_context(patch.object(cli_agent, name, 0.0))
         yield
 
 
@@ -53,7 +56,7 @@ def test_an_agent_that_ends_early_is_nudged_in_its_own_session_and_then_left(pac
 
 def test_an_agent_whose_provider_failed_is_resumed_and_that_is_no_nudge(pack: Pack) -> None:
     failing = [Run((BEGUN,), exit_code=1, provider_failed=True) for _ in range(RESUMPTIONS)]
-    session = ScriptedSession(runs=[*failing, Run()])
+    session = ScriptedSession(runs=[*failing, Run(), Run()], ends_with=RESUMPTIONS + 2)
     CodexAgent(pack).run(session)
     audits = [note["audit"] for note in session.notes]
     assert audits == ["agent_resumed"] * RESUMPTIONS + ["agent_nudged"]
@@ -67,10 +70,16 @@ def test_a_provider_that_fails_without_end_is_not_waited_for_without_end(pack: P
 
 
 def test_a_program_that_was_ended_with_its_container_is_neither(pack: Pack) -> None:
-    session = ScriptedSession(runs=[Run(exit_code=None, provider_failed=True)])
+    session = ScriptedSession(runs=[Run(exit_code=None, provider_failed=True)], ends_with=1)
     CodexAgent(pack).run(session)
     assert len(session.started) == 1
     assert session.notes == []
+
+
+def test_a_program_that_was_cut_off_while_the_exploration_goes_on_is_resumed(pack: Pack) -> None:
+    session = ScriptedSession(runs=[Run((BEGUN,), exit_code=None), Run()], ends_with=2)
+    CodexAgent(pack).run(session)
+    assert [argv[1:3] for argv, _ in session.started] == [("exec", "--json"), ("exec", "resume")]
 
 
 def test_an_exploration_that_is_over_starts_nothing_more(pack: Pack) -> None:
