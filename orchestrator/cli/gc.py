@@ -9,8 +9,8 @@ from orchestrator import wiring
 from orchestrator.cli.context import invocation
 from orchestrator.cli.render import emit, emit_json, table
 from orchestrator.cli.run import working
+from orchestrator.domain.quantity import human
 from orchestrator.pipeline.tidy import Item, collect
-from orchestrator.report.words import size
 
 
 def gc(
@@ -63,7 +63,7 @@ def _print(items: tuple[Item, ...], *, dry_run: bool) -> None:
                 "kept" if item.kept else gone,
                 item.kind,
                 item.name,
-                size(item.size) if item.size else "-",
+                human(item.size) if item.size else "-",
                 item.kept,
             )
             for item in sorted(items, key=lambda item: bool(item.kept))
@@ -72,6 +72,6 @@ def _print(items: tuple[Item, ...], *, dry_run: bool) -> None:
     count = sum(not item.kept for item in items)
     kept = len(items) - count
     if dry_run:
-        emit(f"would remove {count} and free up to {size(_freed(items))}; {kept} kept")
+        emit(f"would remove {count} and free up to {human(_freed(items))}; {kept} kept")
     else:
-        emit(f"removed {count} and freed up to {size(_freed(items))}; {kept} kept")
+        emit(f"removed {count} and freed up to {human(_freed(items))}; {kept} kept")

@@ -11,6 +11,7 @@ from types import FrameType
 
 from orchestrator.cli.logging import FACTS, LOGGER
 from orchestrator.cli.render import Stream, emit, write
+from orchestrator.domain.quantity import human
 from orchestrator.evidence.supervise import Beat, StopRequest
 from orchestrator.report.text import one_line
 
@@ -51,7 +52,7 @@ class Progress:
 
 def described(beat: Beat) -> str:
     """Say in a line what runs, how long it may go on, and what memory it has used."""
-    memory = "" if beat.memory is None else f", memory {beat.memory / 1024**2:.0f} MiB"
+    memory = "" if beat.memory is None else f", memory {human(beat.memory)}"
     return f"{beat.phase}: {_clock(beat.spent)} gone, {_clock(beat.left)} left{memory}"
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from orchestrator.domain.quantity import human
 from orchestrator.domain.records import Number, PhasePlan, Summary
 from orchestrator.domain.roles import Phase
 from orchestrator.lifecycle.machine import Event, State
@@ -131,7 +132,7 @@ def candidate(view: AttemptView) -> Section:
     if found is None:
         return Section("Candidate")
     facts: list[Fact] = [
-        ("patch", f"{found.patch_sha256} ({words.size(found.patch_size)})"),
+        ("patch", f"{found.patch_sha256} ({human(found.patch_size)})"),
         ("resulting tree", found.manifest_digest),
         ("pristine tree", found.base_digest),
         ("accepted", words.utc(found.accepted_at)),
@@ -326,7 +327,7 @@ def _image(plan: PhasePlan) -> list[Fact]:
 
 def _limits(plan: PhasePlan) -> list[Fact]:
     limits = plan.resources
-    sizes = f"memory {words.size(limits.memory)}, disk {words.size(limits.disk)}"
+    sizes = f"memory {human(limits.memory)}, disk {human(limits.disk)}"
     devices = f", {words.count(limits.gpus, 'GPU')}" if limits.gpus else ""
     return [("limits", f"{limits.cpus:g} CPU, {sizes}{devices}")]
 
@@ -341,7 +342,7 @@ def _changes(changed: dict[str, int]) -> str:
 
 def _memory_peak(view: RunView) -> str:
     peak = exit_facts_of(view).get("memory_peak")
-    return words.size(peak) if isinstance(peak, int) else ""
+    return human(peak) if isinstance(peak, int) else ""
 
 
 def _host_facts(view: ReplayView) -> list[str]:
@@ -363,7 +364,7 @@ def _judged(view: ReplayView) -> Table:
             found.status,
             ": ".join(part for part in (found.reason, found.detail) if part),
             words.short_digest(found.digest or ""),
-            words.size(found.size) if found.size is not None else "-",
+            human(found.size) if found.size is not None else "-",
         )
         for found in (view.artifacts.artifacts if view.artifacts else ())
     )

@@ -12,6 +12,7 @@ from orchestrator.domain.container import DeviceClaim
 from orchestrator.domain.device import Device, DeviceProcess, DeviceSample
 from orchestrator.domain.gate import WORTH_WAITING, PermittedHolder
 from orchestrator.domain.process import ProcessFacts
+from orchestrator.domain.quantity import human
 from orchestrator.domain.task import GateSpec
 from orchestrator.errors import DeviceLostError, DeviceUnreadableError, GateRefusedError
 from orchestrator.evidence.claims import claimed
@@ -68,7 +69,7 @@ class GpuView:
             str(self.number),
             self.device.uuid,
             self.device.model,
-            f"{_size(used)} of {words.size(self.device.memory)}",
+            f"{_size(used)} of {human(self.device.memory)}",
             _with_unit(None if seen is None else seen.utilization, "%"),
             _with_unit(None if seen is None else seen.power, "W"),
             _with_unit(None if seen is None else seen.temperature, "°C"),
@@ -178,7 +179,7 @@ def _seen(sample: DeviceSample) -> dict[str, Any]:
 
 
 def _size(count: int | None) -> str:
-    return _UNKNOWN if count is None else words.size(count)
+    return _UNKNOWN if count is None else human(count)
 
 
 def _with_unit(value: float | None, unit: str) -> str:

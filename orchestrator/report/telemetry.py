@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.domain.quantity import human
 from orchestrator.domain.roles import Phase
 from orchestrator.domain.telemetry import AnyRow, Begin, End, Foreign, Gap, Sample
 from orchestrator.errors import TaskPackError
@@ -90,9 +91,9 @@ def _parts(seen: Figures) -> Iterator[str]:
     yield words.count(seen.looks, "look")
     yield f"{seen.cpu_s:.1f} CPU s"
     if seen.memory is not None:
-        yield f"memory up to {words.size(seen.memory)}"
+        yield f"memory up to {human(seen.memory)}"
     if seen.gpu_memory is not None:
-        yield f"GPU memory up to {words.size(seen.gpu_memory)}"
+        yield f"GPU memory up to {human(seen.gpu_memory)}"
     if seen.gpu_utilization is not None:
         yield f"GPU up to {seen.gpu_utilization} % busy"
     if seen.gaps:

@@ -1,11 +1,10 @@
-"""How figures are written for people: durations, sizes, digests, scores, times."""
+"""How figures are written for people: durations, digests, scores, times."""
 
 from datetime import UTC, datetime
 
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 86400
-_KIB = 1024
 _SHORT = 12
 
 
@@ -28,17 +27,6 @@ def elapsed(seconds: float) -> str:
     tenths = max(round(seconds * 10), 0)
     whole, tenth = divmod(tenths, 10)
     return f"+{whole // _HOUR}:{whole % _HOUR // _MINUTE:02d}:{whole % _MINUTE:02d}.{tenth}"
-
-
-def size(count: float) -> str:
-    """Write a number of bytes with a binary unit."""
-    if count < _KIB:
-        return f"{count:.0f} B"
-    for unit in ("KiB", "MiB", "GiB"):
-        count /= _KIB
-        if count < _KIB:
-            return f"{count:.1f} {unit}"
-    return f"{count / _KIB:.1f} TiB"
 
 
 def short_digest(digest: str) -> str:

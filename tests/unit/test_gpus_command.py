@@ -106,7 +106,7 @@ def test_each_device_has_a_line_and_what_is_not_idle_a_reason(
         "GPU-dumb": "unfit",
         "GPU-shut": "unknown",
     }
-    assert "3.0 GiB of 80.0 GiB" in rows["GPU-busy"]
+    assert "3 GiB of 80 GiB" in rows["GPU-busy"]
     assert "97 %" in rows["GPU-busy"]
     assert "70 W" in rows["GPU-idle"]
     assert "31 °C" in rows["GPU-idle"]
@@ -226,8 +226,8 @@ def test_processes_are_named_with_user_and_container_and_permitted_ones_do_no_ha
     assert (first.state, first.why) == (State.IDLE, "")
     assert second.state is State.BUSY
     assert second.process_cells() == (
-        ("1", "7", "compute", "20.0 MiB", "root", "-", "dcgm"),
-        ("1", "8", "compute", "1.0 GiB", "ann", CONTAINER[:12], "python run.py"),
+        ("1", "7", "compute", "20 MiB", "root", "-", "dcgm"),
+        ("1", "8", "compute", "1 GiB", "ann", CONTAINER[:12], "python run.py"),
     )
     assert [p["container"] for p in second.document()["processes"]] == [None, CONTAINER]
 
