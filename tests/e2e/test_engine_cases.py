@@ -90,8 +90,9 @@ def test_DK_05_a_code_seen_after_a_restart_of_the_engine_proves_nothing(rig: Rig
     with rig.context() as ctx:
         fake, engine = simulated(ctx, restarted, SteppingClock())
         engines.append(engine)
-        with pytest.raises(InfrastructureError, match="daemon_restarted"):
+        with pytest.raises(InfrastructureError, match="daemon_restarted") as raised:
             rig.replay_in(fake, attempt)
+    assert raised.value.exit_code == 75
     replay = attempt / "replay-001"
     assert last(replay, "exited")["exit"]["exit_code"] == 0
     assert last(replay, "exited")["host_facts"] == ["daemon_restarted"]

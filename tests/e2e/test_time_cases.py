@@ -1,11 +1,13 @@
 """Budgets and the clocks they count on: acceptance cases TM."""
 
+import hashlib
 import json
 import time
 
 import pytest
 
 from orchestrator.adapters.in_memory import Inside
+from orchestrator.config import bundled
 from orchestrator.domain.roles import Phase
 from orchestrator.sandbox import PHASE_LABEL
 from tests.e2e.rig import Rig, last
@@ -20,6 +22,7 @@ TAMPER = (
     "date -s '2001-01-01 00:00:00'",
     "export TZ=Pacific/Kiritimati LD_PRELOAD=/workspace/fake.so FAKETIME=-1d; date",
 )
+LOOK = "sha256sum /opt/harness/*.sh /logs/deadline.json; cat /logs/deadline.json"
 
 
 def test_TM_01_a_step_of_the_wall_clock_moves_no_deadline(rig: Rig) -> None:
@@ -49,7 +52,7 @@ def test_TM_01_a_step_of_the_wall_clock_moves_no_deadline(rig: Rig) -> None:
     rig.nothing_left()
 
 
-@pytest.mark.parametrize("budget", [59, 120])
+@pytest.mark.parametrize("budget", [5, 59, 120])
 def test_TM_04_the_stop_comes_at_the_budget(rig: Rig, budget: int) -> None:
     attempt = rig.enter(rig.pack(replay={"wall": f"{budget}s"}))
     with rig.context() as ctx:
@@ -81,18 +84,28 @@ def test_TM_04_a_real_replay_of_five_seconds_lasts_five_seconds(rig: Rig) -> Non
 
 def test_TM_05_nothing_an_agent_does_to_its_timer_moves_the_end(rig: Rig) -> None:
     steps = (
+        {"run": LOOK},
         *({"run": command} for command in TAMPER),
-        {"run": "/opt/harness/timer.sh > /out/shown; touch /out/begun; sleep 300"},
+        {"run": LOOK},
+        {"run": "/opt/harness/timer.sh"},
+        {"run": "sleep 300"},
     )
     attempt = rig.explore(rig.pack(steps=steps, explore={"wall": "5s"}))
     declined = last(attempt, "declined")
     assert declined["reason"] == "phase_deadline"
     assert 5 <= declined["exit"]["duration_s"] <= 7 + 3
     lines = [json.loads(line) for line in (attempt / "transcript.jsonl").read_text().splitlines()]
-    refused = [line["exit_code"] for line in lines if line["kind"] == "output"]
-    assert refused[0] != 0
-    assert refused[1] != 0
-    assert refused[4] != 0
+    before, *tampered, after, timer = [line for line in lines if line["kind"] == "output"][:9]
+    refused = [line["exit_code"] for line in tampered]
+    assert all(refused[number] != 0 for number in (0, 1, 2, 4)), refused
+    # Nothing was changed, so there is no change to note: what it reads is the host's to the byte.
+    assert before["exit_code"] == after["exit_code"] == 0
+    assert before["output"] == after["output"]
+    timer_sh = hashlib.sha256((bundled("harness") / "timer.sh").read_bytes()).hexdigest()
+    assert f"{timer_sh}  /opt/harness/timer.sh" in after["output"]
+    deadline = last(attempt, "explore_started")["deadline_boottime_ns"]
+    assert f'"{deadline}"' in after["output"]
+    assert 0 <= int(timer["output"]) <= 5
     started, ended = declined["started"], declined["ended"]
     assert started[:4] == ended[:4] != "2001"
     assert started.endswith("+00:00")
