@@ -96,7 +96,7 @@ class _GeminiReader(Reader):
                 self._said.append(told(event.get("content", "")))
             return
         if self._said:
-            self.session.say("".join(self._said))
+            self.session.say(told("".join(self._said)))
             self._said.clear()
         match kind:
             case "init":

@@ -27,6 +27,7 @@ _NS = 1_000_000_000
 _SERVER_FAULT = 500
 _TOO_MANY = 429
 _CHAT = "http://model/v1/chat/completions"
+_JSON = {"content-type": "application/json"}
 _LONGEST_ANSWER = 900.0
 
 
@@ -111,9 +112,10 @@ class ModelRoom:
         transport = httpx.HTTPTransport(uds=str(self.gateway.socket))
         try:
             with httpx.Client(transport=transport, timeout=_LONGEST_ANSWER) as client:
-                answer = client.post(_CHAT, json=dict(body))
-                found = answer.json()
-        except (httpx.HTTPError, json.JSONDecodeError) as error:
+                sent = json.dumps(dict(body)).encode("ascii")
+                answer = client.post(_CHAT, content=sent, headers=_JSON)
+                found = _whole(answer.content)
+        except (httpx.HTTPError, ValueError, RecursionError) as error:
             self._note(failed=True)
             raise ModelRefused(f"no answer: {error}") from error
         if not answer.is_success or not isinstance(found, dict):
@@ -192,6 +194,16 @@ def record_digests(folder: AttemptFolder) -> dict[str, str]:
             with path.open("rb") as file:
                 found[path.name] = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
     return found
+
+
+def _whole(raw: bytes) -> Any:
+    """Parse an answer; half a character in it, which could not be sent back, becomes a mark.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    text = json.dumps(json.loads(raw), ensure_ascii=False)
+    return json.loads(text.encode("utf-8", "replace"))
 
 
 def _told(answer: object) -> str:

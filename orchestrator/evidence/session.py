@@ -16,6 +16,7 @@ from orchestrator.ports import AgentSession, Clock, Container, SessionModel
 
 _NS = 1_000_000_000
 _CLEAR_WALL = 10.0
+_ALOUD = 200
 _TERMINAL = ("bash", "-c", "cat /logs/instruction.md; exec bash -l")
 
 
@@ -73,7 +74,7 @@ class ContainerSession(AgentSession):
     def execute(self, command: str, *, timeout: float | None = None) -> ExecResult:
         wall = min(self.command_wall, timeout or self.command_wall)
         self.transcript.add(LineKind.CALL, command=command, time_left=round(self.time_left(), 1))
-        self.say_aloud("$ " + command.strip().partition("\n")[0])
+        self._say_aloud(f"$ {command.strip()}")
         result = self.container.execute(
             ("bash", "-c", command),
             user=self._user,
@@ -91,7 +92,7 @@ class ContainerSession(AgentSession):
             timed_out=result.timed_out,
             seconds=round(result.seconds, 3),
         )
-        self.say_aloud(_brief(result))
+        self._say_aloud(_brief(result))
         return result
 
     @override
@@ -135,7 +136,7 @@ class ContainerSession(AgentSession):
     @override
     def say(self, text: str) -> None:
         self.transcript.add(LineKind.MESSAGE, text=text, time_left=round(self.time_left(), 1))
-        self.say_aloud(text.strip().partition("\n")[0])
+        self._say_aloud(text.strip())
 
     @override
     def think(self, text: str) -> None:
@@ -145,7 +146,7 @@ class ContainerSession(AgentSession):
     def call(self, tool: str, arguments: str) -> None:
         left = round(self.time_left(), 1)
         self.transcript.add(LineKind.CALL, tool=tool, arguments=arguments, time_left=left)
-        self.say_aloud(f"{tool}: " + arguments.strip().partition("\n")[0])
+        self._say_aloud(f"{tool}: {arguments.strip()}")
 
     @override
     def output(self, text: str, exit_code: int | None = None) -> None:
@@ -154,6 +155,10 @@ class ContainerSession(AgentSession):
     @override
     def note(self, what: str, **facts: Any) -> None:
         self.on_note(what, **facts)
+
+    def _say_aloud(self, text: str) -> None:
+        """Let whoever looks on know, in a line that fits."""
+        self.say_aloud(text.partition("\n")[0][:_ALOUD])
 
     @property
     def _user(self) -> str:

@@ -128,6 +128,24 @@ def test_a_provider_that_stays_away_is_the_machines_failure_whatever_the_candida
     rig.nothing_left()
 
 
+def test_nothing_that_a_model_says_ends_an_exploration(rig: Rig) -> None:
+    odd = [
+        Turn(text="\ud800", tool="shell", arguments={"command": "echo \ud800"}),
+        Turn(text="\x1b[2J", tool="shell", arguments={"command": "echo a\0b"}),
+        Turn(tool="shell", arguments={"command": "true " + "x" * 200_000}),
+        Turn(tool="shell", arguments={"command": "sleep 60", "timeout": -3}),
+        Turn(tool="shell", arguments={"command": ["ls"]}),
+        Turn(tool="rm", arguments={}),
+        Turn(text="t\ud800"),
+    ]
+    researcher = Researcher([CHANGE, SUBMIT])
+    turns = iter(odd)
+    with mock(rig, lambda seen: next(turns, None) or researcher(seen)):
+        attempt = explored(rig, rig.pack())
+    assert last(attempt, "captured")["reason"] == "agent_explicit_submit"
+    assert rig.call("logs", attempt).code == 0
+
+
 def test_an_exploration_that_ends_does_not_wait_for_the_model(rig: Rig) -> None:
     held = threading.Event()
 
