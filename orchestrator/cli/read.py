@@ -19,13 +19,13 @@ from orchestrator.report import lookup, words
 from orchestrator.report.documents import document
 from orchestrator.report.facts import next_command, sections
 from orchestrator.report.html import write_report
-from orchestrator.report.lookup import RunFolder
 from orchestrator.report.output import Follower, output_files, told
 from orchestrator.report.overview import Row, overview
 from orchestrator.report.story import Moment, tell
 from orchestrator.report.text import one_line
 from orchestrator.report.views import AttemptView, attempts, faults_below, read, read_attempt
 from orchestrator.storage.durable import folder_faults
+from orchestrator.storage.layout import RunFolder
 from orchestrator.storage.supervisor import is_supervised
 from orchestrator.wiring import system_clock
 

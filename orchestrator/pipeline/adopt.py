@@ -1,6 +1,5 @@
 """Take over one run whose supervisor is gone: what a watchdog starts in that one's place."""
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -8,17 +7,10 @@ from orchestrator.errors import GateRefusedError, UsageError
 from orchestrator.evidence.adoption import Adopter, Adoption
 from orchestrator.evidence.context import Context
 from orchestrator.pipeline import jobs, reconcile
-from orchestrator.pipeline.drive import RunFolder
 from orchestrator.pipeline.finish import ended_runs
-from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
+from orchestrator.storage.layout import ReplayFolder, run_folder
 from orchestrator.storage.ledger import Reservation
 from orchestrator.storage.supervisor import keeping
-
-_FOLDERS: Mapping[str, type[RunFolder]] = {
-    "attempt": AttemptFolder,
-    "replay": ReplayFolder,
-    "score": ScoringFolder,
-}
 
 
 def adopt(
@@ -35,10 +27,9 @@ def adopt(
         UsageError: it cannot be gone on with from here, and nothing was judged.
         InfrastructureError: the machine ended it; recorded as such.
     """
-    kind = _FOLDERS.get(root.name.partition("-")[0])
-    if kind is None:
+    folder = run_folder(root)
+    if folder is None:
         raise UsageError(f"{root} is no run", remedy="orch status lists runs")
-    folder = kind(root)
     with keeping(root, lock), _inherited(ctx, descriptors) or nullcontext() as held:
         if not folder.complete.exists():
             adoption = Adoption(Adopter.WATCHDOG, since_ns, held)

@@ -37,13 +37,12 @@ from orchestrator.sandbox import PHASE_LABEL
 from orchestrator.storage.campaign import CampaignEvent
 from orchestrator.storage.durable import free_ballast, make_ballast, remove_unfinished
 from orchestrator.storage.journal import Journal, read_journal
-from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
+from orchestrator.storage.layout import AttemptFolder, ReplayFolder, RunFolder, ScoringFolder
 from orchestrator.storage.ledger import Reservation
 from orchestrator.storage.pack import Pack
 from orchestrator.storage.records import load
 from orchestrator.storage.supervisor import supervising
 
-RunFolder = AttemptFolder | ReplayFolder | ScoringFolder
 KINDS: dict[type[RunFolder], RunKind] = {
     AttemptFolder: RunKind.ATTEMPT,
     ReplayFolder: RunKind.REPLAY,

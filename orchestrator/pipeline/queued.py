@@ -28,7 +28,7 @@ from orchestrator.pipeline import drive, jobs, plans, register
 from orchestrator.pipeline.agents import verify_package
 from orchestrator.pipeline.plans import pack_of
 from orchestrator.storage.journal import JournalView, read_journal
-from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
+from orchestrator.storage.layout import AttemptFolder, ReplayFolder, RunFolder, ScoringFolder
 from orchestrator.storage.ledger import Claim as Resources
 from orchestrator.storage.pack import load_pack
 from orchestrator.storage.queue_claim import Claim
@@ -39,7 +39,7 @@ class Task:
     """A job that is planned and not yet registered; ``register`` returns what drives it, too."""
 
     run_id: str
-    register: Callable[[], tuple[drive.RunFolder, Callable[[], State]]]
+    register: Callable[[], tuple[RunFolder, Callable[[], State]]]
 
 
 def _explore(ctx: Context, _claim: Claim, request: JobRequest) -> Task:
@@ -148,7 +148,7 @@ def _attempt_of(ctx: Context, job: Job) -> AttemptFolder:
     return AttemptFolder(ctx.runs.config(job.config).root / job.attempt)
 
 
-def place(folder: drive.RunFolder) -> tuple[str, str, str]:
+def place(folder: RunFolder) -> tuple[str, str, str]:
     """Say where a run lies, as a row does: attempt, replay, and a note for what has no column."""
     match folder:
         case AttemptFolder():
@@ -174,7 +174,7 @@ _VERDICTS: Mapping[State, Verdict] = MappingProxyType(
 )
 
 
-def ending_of(folder: drive.RunFolder) -> JobEnding | None:
+def ending_of(folder: RunFolder) -> JobEnding | None:
     """Read how a run ended from its journal; None when it has not, or is not committed yet.
 
     Raises:
@@ -194,7 +194,7 @@ def ending_of(folder: drive.RunFolder) -> JobEnding | None:
     )
 
 
-def _outcome(folder: drive.RunFolder, view: JournalView) -> str:
+def _outcome(folder: RunFolder, view: JournalView) -> str:
     """Name an ending in a word: termination reason, host fact or last event."""
     last = view.records[-1]
     if last.event is Event.INFRASTRUCTURE:

@@ -26,7 +26,7 @@ from orchestrator.ports import Container
 from orchestrator.sandbox import INSTANCE_LABEL, PHASE_LABEL, RUN_LABEL
 from orchestrator.storage.durable import free_ballast
 from orchestrator.storage.journal import Journal, JournalView, read_journal
-from orchestrator.storage.layout import AttemptFolder, ReplayFolder
+from orchestrator.storage.layout import AttemptFolder, ReplayFolder, RunFolder
 from orchestrator.storage.records import load
 from orchestrator.storage.supervisor import is_supervised, supervising
 from receipts.errors import ReceiptError
@@ -38,21 +38,12 @@ HOSTS = ("host", "validate-host")
 """Folders under a run's ``logs`` that the host writes for containers."""
 
 
-def every_run(ctx: Context) -> Iterator[drive.RunFolder]:
+def every_run(ctx: Context) -> Iterator[RunFolder]:
     """Go through all runs that were registered whole."""
-    for config in ctx.runs.configs():
-        for attempt in config.attempts():
-            yield from (run for run in _below(attempt) if run.plan.exists())
+    return (run for run in ctx.runs.runs() if run.plan.exists())
 
 
-def _below(attempt: AttemptFolder) -> Iterator[drive.RunFolder]:
-    yield attempt
-    for replay in attempt.replays():
-        yield replay
-        yield from replay.scorings()
-
-
-def reconcile(ctx: Context, sparing: drive.RunFolder | None = None) -> None:
+def reconcile(ctx: Context, sparing: RunFolder | None = None) -> None:
     """End, go on with or leave every run that nobody supervises; say what was done.
 
     A run folder that cannot be read is named and left as it is.
@@ -85,11 +76,11 @@ def _sweep(ctx: Context) -> None:
 
 def settle(
     ctx: Context,
-    folder: drive.RunFolder,
+    folder: RunFolder,
     ended: frozenset[str],
     adoption: Adoption | None = None,
     *,
-    sparing: drive.RunFolder | None = None,
+    sparing: RunFolder | None = None,
 ) -> None:
     """Deal with one run that nobody supervises.
 
@@ -147,7 +138,7 @@ def _go_on(
     folder: ReplayFolder,
     view: JournalView,
     adoption: Adoption | None,
-    sparing: drive.RunFolder | None,
+    sparing: RunFolder | None,
 ) -> None:
     """Go on with a replay: here where that is asked for or quick, else in the background."""
     if adoption is None and takes_time(ctx, folder, view):
@@ -197,7 +188,7 @@ def _strangers(ctx: Context, run_id: str) -> tuple[Container, ...]:
     return tuple(c for c in found if c.labels.get(INSTANCE_LABEL) != ctx.instance)
 
 
-def _end(ctx: Context, folder: drive.RunFolder, plan: PhasePlan, adoption: Adoption) -> None:
+def _end(ctx: Context, folder: RunFolder, plan: PhasePlan, adoption: Adoption) -> None:
     """End a run that cannot be gone on with: its containers, its folders, its journal.
 
     What an agent left in its workspace is kept: nobody submitted it, and nothing of it is lost.
@@ -239,14 +230,14 @@ def _keep(ctx: Context, folder: AttemptFolder, plan: PhasePlan) -> str:
     return f"; what the agent left is in {kept.name}/"
 
 
-def _clear(ctx: Context, folder: drive.RunFolder, plan: PhasePlan) -> None:
+def _clear(ctx: Context, folder: RunFolder, plan: PhasePlan) -> None:
     """Remove the containers of a run that will not be gone on with, and close its folders."""
     for container in ctx.engine.find(ctx.own(plan.run_id)):
         container.remove()
     _let_go(ctx, folder)
 
 
-def _let_go(ctx: Context, folder: drive.RunFolder) -> None:
+def _let_go(ctx: Context, folder: RunFolder) -> None:
     """Close the volumes and views that a supervisor which is gone left open."""
     for name in VOLUMES:
         left = ctx.volumes.adopt(folder.root / name)

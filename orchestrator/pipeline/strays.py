@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from orchestrator.domain.records import AttemptPlan, PhasePlan, ReplayPlan, ScoringPlan
 from orchestrator.errors import OrchError
 from orchestrator.evidence.context import Context
-from orchestrator.pipeline.drive import RunFolder
 from orchestrator.pipeline.versions import require_known
 from orchestrator.ports import Container
 from orchestrator.sandbox import BOOT_LABEL, DEADLINE_LABEL, INSTANCE_LABEL, RUN_LABEL
-from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
+from orchestrator.storage.layout import AttemptFolder, ReplayFolder, RunFolder, ScoringFolder
 from orchestrator.storage.records import load
 
 PLANS: dict[type[RunFolder], type[PhasePlan]] = {

@@ -30,6 +30,7 @@ from orchestrator.ports import OldImages
 from orchestrator.report import lookup
 from orchestrator.storage.durable import unfinished
 from orchestrator.storage.journal import read_journal
+from orchestrator.storage.layout import RunFolder
 from orchestrator.storage.records import load
 from orchestrator.storage.supervisor import is_supervised, supervising
 from receipts.complete import Completeness, check
@@ -102,7 +103,7 @@ def collect(ctx: Context, images: OldImages, *, dry_run: bool) -> tuple[Item, ..
         reconcile(ctx)
     _sweep_containers(ctx, broom)
     ended = ended_runs(ctx)
-    for folder in lookup.walk(ctx.runs):
+    for folder in ctx.runs.runs():
         _sweep_run(ctx, broom, folder, ended)
     _keep_half_written(ctx, broom)
     _sweep_reservations(ctx, broom)
@@ -121,7 +122,7 @@ def _sweep_containers(ctx: Context, broom: Broom) -> None:
             broom.sweep(Kind.CONTAINER, name, 0, stray.container.remove)
 
 
-def _sweep_run(ctx: Context, broom: Broom, folder: drive.RunFolder, ended: frozenset[str]) -> None:
+def _sweep_run(ctx: Context, broom: Broom, folder: RunFolder, ended: frozenset[str]) -> None:
     name = lookup.path_id(folder)
     if why := _why_kept(ctx, folder, ended):
         broom.keep(Kind.RUN, name, why)
@@ -135,7 +136,7 @@ def _sweep_run(ctx: Context, broom: Broom, folder: drive.RunFolder, ended: froze
         broom.keep(Kind.RUN, name, str(alive))
 
 
-def _why_kept(ctx: Context, folder: drive.RunFolder, ended: frozenset[str]) -> str:
+def _why_kept(ctx: Context, folder: RunFolder, ended: frozenset[str]) -> str:
     """Say why nothing of a run is touched; "" when it has ended, provably."""
     if folder.root.resolve() != ctx.runs.root.resolve() / lookup.path_id(folder):
         return "it is reached through a link, which orch never makes"
@@ -159,7 +160,7 @@ def _is_let_go(root: Path) -> bool:
     return False
 
 
-def _why_unfinished(folder: drive.RunFolder, ended: frozenset[str]) -> str:
+def _why_unfinished(folder: RunFolder, ended: frozenset[str]) -> str:
     """Say what of a run's ending is not there; "" when nothing is missing.
 
     Raises:
@@ -181,7 +182,7 @@ def _why_unfinished(folder: drive.RunFolder, ended: frozenset[str]) -> str:
     return "" if bare else "its ending is not written whole"
 
 
-def _sweep_volumes(ctx: Context, broom: Broom, folder: drive.RunFolder, run: str) -> None:
+def _sweep_volumes(ctx: Context, broom: Broom, folder: RunFolder, run: str) -> None:
     for volume in VOLUMES:
         place, name = folder.root / volume, f"{run}/{volume}"
         try:
@@ -218,7 +219,7 @@ def _taken(place: Path) -> int:
     return blocks * _BLOCK
 
 
-def _sweep_views(ctx: Context, broom: Broom, folder: drive.RunFolder, run: str) -> None:
+def _sweep_views(ctx: Context, broom: Broom, folder: RunFolder, run: str) -> None:
     for host in HOSTS:
         views = views_of(folder.root / "logs" / host)
         name = f"{run}/logs/{views.name}"
@@ -231,7 +232,7 @@ def _sweep_views(ctx: Context, broom: Broom, folder: drive.RunFolder, run: str) 
             broom.sweep(Kind.VIEWS, name, 0, partial(ctx.views.close, views))
 
 
-def _sweep_files(broom: Broom, folder: drive.RunFolder, run: str) -> None:
+def _sweep_files(broom: Broom, folder: RunFolder, run: str) -> None:
     """Remove the ballast and what a killed writer left where nobody but orch writes."""
     root = folder.root
     places = [root, root / "candidate", root / "receipts", *root.glob("validate/*")]

@@ -4,8 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.domain.records import ConfigRecord
-from orchestrator.report.lookup import RunFolder, attempt_of
-from orchestrator.storage.layout import AttemptFolder, ConfigFolder, ReplayFolder, ScoringFolder
+from orchestrator.report.lookup import attempt_of
+from orchestrator.storage.layout import (
+    AttemptFolder,
+    ConfigFolder,
+    ReplayFolder,
+    RunFolder,
+    ScoringFolder,
+)
 from orchestrator.storage.records import load, require_format
 
 

@@ -23,12 +23,11 @@ from orchestrator.errors import (
 )
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.supervise import StopRequest
-from orchestrator.pipeline import drive
 from orchestrator.pipeline.enqueue import following
 from orchestrator.pipeline.queued import PLANNERS, ending_of, place, refused
 from orchestrator.pipeline.reconcile import reconcile
 from orchestrator.report import lookup
-from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
+from orchestrator.storage.layout import AttemptFolder, ReplayFolder, RunFolder, ScoringFolder
 from orchestrator.storage.queue import Queue
 from orchestrator.storage.queue_claim import Claim, New
 from orchestrator.storage.supervisor import is_supervised
@@ -168,7 +167,7 @@ def _cancellable(claim: Claim, stop: StopRequest) -> Iterator[None]:
         watcher.join()
 
 
-def _conclude(ctx: Context, claim: Claim, folder: drive.RunFolder) -> bool:
+def _conclude(ctx: Context, claim: Claim, folder: RunFolder) -> bool:
     """Book a run's ending, once it has one; tell whether it had."""
     ending = ending_of(folder)
     if ending is None:
@@ -232,7 +231,7 @@ class _Sweeper:
         except EngineUnavailableError as away:
             self._ctx.say(f"{claim.job.job}: {away}")
 
-    def _go_on(self, claim: Claim, folder: drive.RunFolder) -> None:
+    def _go_on(self, claim: Claim, folder: RunFolder) -> None:
         """Have a run that nobody supervises ended or adopted; ask for that now and then only."""
         now, name = self._ctx.clock.boottime_ns(), claim.job.job
         before = self._reconciled.get(name)
@@ -242,7 +241,7 @@ class _Sweeper:
             if not is_supervised(folder.root):
                 _conclude(self._ctx, claim, folder)
 
-    def _run_of(self, job: Job) -> drive.RunFolder | None:
+    def _run_of(self, job: Job) -> RunFolder | None:
         """Find the run that a try was about to register; None when it did not come to that."""
         run_id = self._queue.files.latest_try(job.job).run_id
         if not run_id:
@@ -253,5 +252,5 @@ class _Sweeper:
             AttemptFolder(config / job.attempt),
             ReplayFolder(config / job.attempt / job.replay),
         )
-        every = itertools.chain(named, lookup.walk(runs))
+        every = itertools.chain(named, runs.runs())
         return next((run for run in every if lookup.run_id(run) == run_id), None)

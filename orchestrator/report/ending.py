@@ -6,11 +6,11 @@ from orchestrator.domain.attempt import RunKind
 from orchestrator.domain.checkpoint import ArtifactStatus
 from orchestrator.domain.records import Aggregate, Artifacts, ScoredCheckpoint
 from orchestrator.lifecycle.machine import Event, State
-from orchestrator.report.lookup import RunFolder, path_id, run_id
+from orchestrator.report.lookup import path_id, run_id
 from orchestrator.report.views import contested_of, read
 from orchestrator.report.words import figure, short_digest
 from orchestrator.storage.journal import read_journal
-from orchestrator.storage.layout import AttemptFolder, ReplayFolder, ScoringFolder
+from orchestrator.storage.layout import AttemptFolder, ReplayFolder, RunFolder, ScoringFolder
 from orchestrator.storage.records import load
 
 

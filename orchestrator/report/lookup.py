@@ -8,38 +8,22 @@ or more digits, a path id part by part, as long as one run alone is meant.
 import difflib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import UsageError
 from orchestrator.storage.layout import (
     AttemptFolder,
     ReplayFolder,
+    RunFolder,
     RunsFolder,
     ScoringFolder,
-    number_of,
+    run_folder,
 )
-
-RunFolder = AttemptFolder | ReplayFolder | ScoringFolder
 
 _RUN_ID = re.compile(r"[0-9a-f]{4,32}")
 _DEPTHS: dict[type[RunFolder], int] = {AttemptFolder: 2, ReplayFolder: 3, ScoringFolder: 4}
-_BY_WORD: dict[str, type[RunFolder]] = {
-    "attempt": AttemptFolder,
-    "replay": ReplayFolder,
-    "score": ScoringFolder,
-}
 _LISTED = 8
-
-
-def walk(runs: RunsFolder) -> Iterator[RunFolder]:
-    """Go through every attempt, its replays and their scorings, in order."""
-    for config in runs.configs():
-        for attempt in config.attempts():
-            yield attempt
-            for replay in attempt.replays():
-                yield replay
-                yield from replay.scorings()
 
 
 def path_id(folder: RunFolder) -> str:
@@ -65,7 +49,7 @@ def same_candidate(folder: ReplayFolder, candidate: str) -> tuple[str, ...]:
     runs = RunsFolder(folder.attempt.root.parent.parent)
     return tuple(
         path_id(other)
-        for other in walk(runs)
+        for other in runs.runs()
         if isinstance(other, ReplayFolder)
         and other.root != folder.root
         and _candidate(other.plan) == candidate
@@ -86,7 +70,7 @@ def resolve(runs: RunsFolder, text: str) -> RunFolder:
     Raises:
         UsageError: no run, or more than one, answers to it; the remedy names candidates.
     """
-    everything = tuple(walk(runs))
+    everything = tuple(runs.runs())
     found = [folder for folder in everything if path_id(folder) == text]
     if not found and (named := _by_folder(Path(text))):
         return named
@@ -136,12 +120,11 @@ def replay_of(folder: RunFolder) -> ReplayFolder:
 def _by_folder(path: Path) -> RunFolder | None:
     """Take ``path`` as a folder on disk, when it is one that a run lives in."""
     try:
-        place = path.resolve(strict=True)
-        number_of(place)
-    except (OSError, ValueError):
+        folder = run_folder(path.resolve(strict=True))
+    except (OSError, ValueError):  # a NUL byte is no path
         return None
-    kind = _BY_WORD[place.name.partition("-")[0]]
-    folder = kind(place)
+    if folder is None:
+        return None
     return folder if folder.plan.exists() or folder.journal.exists() else None
 
 

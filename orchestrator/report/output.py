@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UsageError
-from orchestrator.report.lookup import RunFolder, path_id
-from orchestrator.storage.layout import AttemptFolder, ScoringFolder
+from orchestrator.report.lookup import path_id
+from orchestrator.storage.layout import AttemptFolder, RunFolder, ScoringFolder
 
 _STREAMS = ("stdout.log", "stderr.log")
 

@@ -28,7 +28,7 @@ from orchestrator.domain.records import (
 )
 from orchestrator.errors import OrchError
 from orchestrator.lifecycle.machine import Event, State, is_terminal
-from orchestrator.report.lookup import RunFolder, path_id, same_candidate
+from orchestrator.report.lookup import path_id, same_candidate
 from orchestrator.storage import durable
 from orchestrator.storage.journal import JournalView, Record, read_journal
 from orchestrator.storage.layout import (
@@ -36,6 +36,7 @@ from orchestrator.storage.layout import (
     CheckpointScore,
     ConfigFolder,
     ReplayFolder,
+    RunFolder,
     RunsFolder,
     ScoringFolder,
 )

@@ -1,8 +1,10 @@
 """Every path of a runs folder, named once. Layout and meaning: README, "On disk"."""
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 _NUMBERED = re.compile(r"(attempt|replay|score)-([0-9]{3,})")
 
@@ -50,6 +52,15 @@ class RunsFolder:
             return ()
         found = (p for p in self.root.iterdir() if (p / "config.json").is_file())
         return tuple(ConfigFolder(p) for p in sorted(found))
+
+    def runs(self) -> Iterator["RunFolder"]:
+        """Go through every attempt, its replays and their scorings, in order."""
+        for config in self.configs():
+            for attempt in config.attempts():
+                yield attempt
+                for replay in attempt.replays():
+                    yield replay
+                    yield from replay.scorings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +266,18 @@ class CheckpointScore:
     @property
     def complete(self) -> Path:
         return self.root / ".complete"
+
+
+RunFolder = AttemptFolder | ReplayFolder | ScoringFolder
+_BY_WORD: Mapping[str, type[RunFolder]] = MappingProxyType(
+    {"attempt": AttemptFolder, "replay": ReplayFolder, "score": ScoringFolder}
+)
+
+
+def run_folder(root: Path) -> RunFolder | None:
+    """Tell by its name what kind of run lies in a folder; None when it is none."""
+    match = _NUMBERED.fullmatch(root.name)
+    return None if match is None else _BY_WORD[match.group(1)](root)
 
 
 def number_of(folder: Path) -> int:

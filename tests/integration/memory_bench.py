@@ -22,6 +22,7 @@ from orchestrator.lifecycle.machine import State
 from orchestrator.pipeline import drive, jobs
 from orchestrator.sandbox import PHASE_LABEL
 from orchestrator.storage.journal import read_journal
+from orchestrator.storage.layout import RunFolder
 from tests.e2e.rig import Rig
 from tests.e2e.simulated import NoGuards
 
@@ -110,6 +111,6 @@ def _command(inside: Inside, argv: tuple[str, ...]) -> tuple[int, bytes]:
     return 0, b""
 
 
-def state_of(folder: drive.RunFolder) -> State | None:
+def state_of(folder: RunFolder) -> State | None:
     """Return a run's state."""
     return read_journal(folder.journal, drive.KINDS[type(folder)]).state

@@ -17,7 +17,7 @@ from orchestrator.pipeline.reconcile import every_run, reconcile
 from orchestrator.report import views
 from orchestrator.storage.campaign import CampaignEvent, read_campaign
 from orchestrator.storage.journal import read_journal
-from orchestrator.storage.layout import AttemptFolder, RunsFolder
+from orchestrator.storage.layout import AttemptFolder, RunFolder, RunsFolder
 from receipts.complete import Completeness, check
 from receipts.verify import verify
 from receipts.verify_model import Wanted
@@ -183,7 +183,7 @@ def _continues(recorded: Recorded, crash: Crash, base: Path) -> None:
     _is_one_result(ctx)
 
 
-def _has_ended(recorded: Recorded, base: Path, run: drive.RunFolder) -> None:
+def _has_ended(recorded: Recorded, base: Path, run: RunFolder) -> None:
     kind = drive.KINDS[type(run)]
     view = read_journal(run.journal, kind)
     assert view.state is not None
@@ -216,5 +216,5 @@ def _is_one_result(ctx: Context) -> None:
     assert ctx.ledger.held() == ()
 
 
-def _is(folder: drive.RunFolder, state: State) -> bool:
+def _is(folder: RunFolder, state: State) -> bool:
     return state_of(folder) is state

@@ -19,7 +19,7 @@ def sample(tmp_path: Path) -> SampleRuns:
 def test_every_name_of_a_run_leads_to_it(
     sample: SampleRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = list(lookup.walk(sample.runs))
+    folders = list(sample.runs.runs())
     assert [type(folder) for folder in folders] == [
         AttemptFolder,
         ReplayFolder,
@@ -64,7 +64,7 @@ def test_a_long_listing_is_cut(sample: SampleRuns) -> None:
 
 
 def test_an_unknown_name_is_answered_with_near_ones(sample: SampleRuns) -> None:
-    name = lookup.path_id(next(lookup.walk(sample.runs)))
+    name = lookup.path_id(next(sample.runs.runs()))
     with pytest.raises(UsageError) as error:
         lookup.resolve(sample.runs, name.replace("scripted", "scirpted"))
     assert name in error.value.remedy
