@@ -2,11 +2,12 @@
 
 A process of its own in its own session, started with each such run (``adapters.detached``). It
 imports nothing of ``orchestrator`` and is run by path with ``python -I -S``: every run pays for its
-start. It sleeps in a flock on the run's supervisor lock, which it gets when the supervisor is gone,
-however that died. A run that is committed, or whose folder vanished, needs nobody any more.
-Otherwise the watchdog keeps the lock, waits a moment, and starts ``orch adopt``, which inherits the
-lock: between the two nobody else supervises. When that ends without having committed the run (the
-engine was away, say) it is started again, each time later, at most every ``LAST_DELAY`` seconds.
+start. It sleeps in a flock on the run's folder, which is its supervisor's lock and is free when the
+supervisor is gone, however that died. A run that is committed, or whose folder vanished, needs
+nobody any more. Otherwise the watchdog keeps the lock, waits a moment, and starts ``orch adopt``,
+which inherits the lock: between the two nobody else supervises. When that ends without having
+committed the run (the engine was away, say) it is started again, each time later, at most every
+``LAST_DELAY`` seconds.
 
 What the dead supervisor had reserved stays reserved: the descriptors of its locks are open here.
 """
@@ -37,7 +38,7 @@ def main(root: str, inherited: str, adopter: list[str]) -> None:
     while (lock := _locked(root)) is not None:
         if written != (now := _written(root)):  # else the last adopter did not get so far
             since, written = time.clock_gettime_ns(time.CLOCK_BOOTTIME), now
-        _sign(lock)
+        _sign(root)
         time.sleep(delay)
         if _is_over(root):
             return
@@ -61,7 +62,7 @@ def _close_others(keep: set[int]) -> None:
 def _locked(root: str) -> int | None:
     """Wait until nobody supervises the run, then hold its lock; None when it needs nobody."""
     try:
-        lock = os.open(f"{root}/.supervisor.lock", os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -80,16 +81,22 @@ def _written(root: str) -> int:
         return 0
 
 
-def _sign(lock: int) -> None:
-    """Say in the lock file who watches; see ``storage.supervisor`` for its two lines."""
-    first = os.pread(lock, 4096, 0).split(b"\n")[0]
+def _sign(root: str) -> None:
+    """Say beside the lock who watches; see ``storage.supervisor`` for the two lines."""
     with open("/proc/self/stat", "rb") as file:
         started = file.read().rpartition(b")")[2].split()[19]
     try:
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, b"%b\nwatchdog %d %b\n" % (first, os.getpid(), started), 0)
-    except OSError:  # a full disk: the lock counts, not what is in it
+        names = os.open(f"{root}/.supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError:  # a full disk, say: the lock counts, not who is named
         return
+    try:
+        first = os.pread(names, 4096, 0).split(b"\n")[0]
+        os.ftruncate(names, 0)
+        os.pwrite(names, b"%b\nwatchdog %d %b\n" % (first, os.getpid(), started), 0)
+    except OSError:
+        return
+    finally:
+        os.close(names)
 
 
 def _run(adopter: list[str], root: str, keep: tuple[int, ...]) -> int:

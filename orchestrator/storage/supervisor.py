@@ -1,9 +1,10 @@
 """One supervisor per run: a lock that its process holds, free the moment the process is gone.
 
-The lock counts. What stands in its file is for people: a line ``supervisor PID START`` of whoever
-took it last, and a line ``watchdog PID START`` of whoever takes it when that one is gone
-(``orchestrator/watchdog.py``); ``START`` is field 22 of ``/proc/PID/stat``, so that a number which
-the kernel gave out again names nobody.
+The lock is an flock on the run's folder itself: one on a file is gone with that file, and who takes
+it for stale and removes it would let a second supervisor in. What stands in ``.supervisor.lock`` is
+for people: a line ``supervisor PID START`` of whoever took the lock last, and a line ``watchdog PID
+START`` of whoever takes it when that one is gone (``orchestrator/watchdog.py``); ``START`` is field
+22 of ``/proc/PID/stat``, so that a number which the kernel gave out again names nobody.
 """
 
 import fcntl
@@ -16,7 +17,7 @@ from pathlib import Path
 from orchestrator.errors import UsageError
 from orchestrator.storage.lock import locked
 
-_LOCK = ".supervisor.lock"
+_NAMES = ".supervisor.lock"
 _BEGINNING = ".beginning.lock"
 _MAX_LINES = 4096
 
@@ -40,7 +41,7 @@ def claim(root: Path) -> None:
 
     The next ``supervising`` of this process goes on with it.
     """
-    descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _open(root)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     _claimed[root] = descriptor
 
@@ -67,7 +68,7 @@ def supervising(root: Path) -> Iterator[None]:
     if descriptor is None and root in _kept:
         descriptor = os.dup(_kept[root])
     if descriptor is None:
-        descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = _open(root)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,7 +76,7 @@ def supervising(root: Path) -> Iterator[None]:
             raise UsageError(
                 f"{root} is supervised by {named(root)}", remedy="orch lifecycle follows it"
             ) from held
-        _sign(descriptor, supervisor=os.getpid())
+        _sign(root, supervisor=os.getpid())
         yield
     finally:
         os.close(descriptor)
@@ -83,17 +84,13 @@ def supervising(root: Path) -> Iterator[None]:
 
 def note_watchdog(root: Path, pid: int) -> None:
     """Say in the lock file who watches; only whoever holds the lock may."""
-    descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        _sign(descriptor, watchdog=pid)
-    finally:
-        os.close(descriptor)
+    _sign(root, watchdog=pid)
 
 
 def holders(root: Path) -> Holders:
     """Read which living processes see to the run at ``root``; writes nothing."""
     try:
-        lines = (root / _LOCK).read_bytes()[:_MAX_LINES].decode("ascii", "replace").splitlines()
+        lines = (root / _NAMES).read_bytes()[:_MAX_LINES].decode("ascii", "replace").splitlines()
     except FileNotFoundError:
         return Holders()
     alive = dict(found for found in map(_alive, lines) if found)
@@ -113,13 +110,16 @@ def named(root: Path) -> str:
 
 
 def is_supervised(root: Path) -> bool:
-    """Tell whether a living process supervises the run at ``root``; writes nothing."""
+    """Tell whether a living process supervises the run at ``root``; writes nothing.
+
+    A shared lock is asked for, so that two that look do not take each other for a supervisor.
+    """
     try:
-        descriptor = os.open(root / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _open(root)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     else:
@@ -135,16 +135,27 @@ def alone(root: Path) -> Iterator[None]:
         yield
 
 
-def _sign(descriptor: int, **roles: int) -> None:
-    """Put processes into the lock file in place of those that had their roles."""
-    lines = os.pread(descriptor, _MAX_LINES, 0).decode("ascii", "replace").splitlines()
-    signed = dict(line.split(" ", 1) for line in lines if " " in line)
-    signed |= {role: f"{pid} {_started(pid)}" for role, pid in roles.items()}
-    told = [f"{role} {signed[role]}\n" for role in ("supervisor", "watchdog") if role in signed]
-    data = "".join(told).encode("ascii", "replace")
-    with suppress(OSError):  # a full disk: the lock counts, not what stands in it
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, data, 0)
+def _open(root: Path) -> int:
+    return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _sign(root: Path, **roles: int) -> None:
+    """Put processes into the file of names in place of those that had their roles."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with suppress(OSError):  # a full disk: the lock counts, not what stands there
+        descriptor = os.open(root / _NAMES, flags, 0o644)
+        try:
+            lines = os.pread(descriptor, _MAX_LINES, 0).decode("ascii", "replace").splitlines()
+            signed = dict(line.split(" ", 1) for line in lines if " " in line)
+            signed |= {role: f"{pid} {_started(pid)}" for role, pid in roles.items()}
+            told = [
+                f"{role} {signed[role]}\n" for role in ("supervisor", "watchdog") if role in signed
+            ]
+            data = "".join(told).encode("ascii", "replace")
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, data, 0)
+        finally:
+            os.close(descriptor)
 
 
 def _alive(line: str) -> tuple[str, int] | None:

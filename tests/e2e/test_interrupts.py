@@ -15,7 +15,7 @@ from orchestrator.evidence.supervise import StopRequest
 from orchestrator.pipeline import drive, jobs
 from orchestrator.sandbox import PHASE_LABEL
 from orchestrator.storage.layout import AttemptFolder
-from orchestrator.storage.supervisor import supervising
+from orchestrator.storage.supervisor import is_supervised, supervising
 from tests.e2e.rig import (
     PUBLISH,
     SUBMIT,
@@ -267,7 +267,7 @@ def test_whoever_comes_second_is_refused_by_the_lock(rig: Rig) -> None:
         replay = rig.replay_in(ctx, attempt)
         before = snapshot(replay)
         folder = AttemptFolder(attempt).replay(1)
-        until(lambda: not rig.keepers())
+        until(lambda: not rig.keepers() and not is_supervised(replay))
         with supervising(replay), pytest.raises(UsageError, match="supervised by process"):
             drive.resume_replay(ctx, folder, Adoption())
     assert snapshot(replay) == before

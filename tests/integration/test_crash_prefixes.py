@@ -44,7 +44,7 @@ _GOING_ON = re.compile(
 
 _DURABLE = "orchestrator.storage.durable"
 _ELSEWHERE = {
-    "orchestrator.storage.supervisor": "an empty file to hold a lock on",
+    "orchestrator.storage.supervisor": "names for people, which nothing depends on",
     "orchestrator.storage.lock": "an empty file to hold a lock on",
     "orchestrator.evidence.telemetry_log": "plain appends, synced before they are receipted",
     "orchestrator.storage.ledger": "reservations end with their holder",

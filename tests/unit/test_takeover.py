@@ -144,6 +144,25 @@ def test_the_lock_file_names_who_is_alive(tmp_path: Path) -> None:
     assert named(tmp_path) == "nobody"
 
 
+def test_who_removes_the_file_of_names_lets_no_second_supervisor_in(tmp_path: Path) -> None:
+    with supervising(tmp_path):
+        (tmp_path / ".supervisor.lock").unlink()
+        assert is_supervised(tmp_path)
+        with pytest.raises(UsageError, match="by another process"), supervising(tmp_path):
+            pass
+    assert not is_supervised(tmp_path)
+
+
+def test_a_file_of_names_that_leads_elsewhere_is_not_written(tmp_path: Path) -> None:
+    other, run = tmp_path / "other", tmp_path / "run"
+    other.write_text("precious")
+    run.mkdir()
+    (run / ".supervisor.lock").symlink_to(other)
+    with supervising(run):
+        assert is_supervised(run)
+    assert other.read_text() == "precious"
+
+
 def test_a_number_that_the_kernel_gave_out_again_names_nobody(tmp_path: Path) -> None:
     with supervising(tmp_path):
         own = holders(tmp_path).supervisor

@@ -28,7 +28,7 @@ ADOPTER = """\
 import fcntl, json, os, sys
 root, told = sys.argv[1], dict(zip(sys.argv[2::2], sys.argv[3::2]))
 try:
-    fcntl.flock(os.open(root + "/.supervisor.lock", os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(os.open(root, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
     told["lock_is_free"] = True
 except BlockingIOError:
     told["lock_is_free"] = False
@@ -47,7 +47,6 @@ exec(open(root + "/then").read())
 def root(tmp_path: Path) -> Path:
     folder = tmp_path / "replay-001"
     folder.mkdir()
-    (folder / ".supervisor.lock").touch()
     (folder / "then").write_text("open(root + '/.complete', 'x').close()")
     (tmp_path / "adopter.py").write_text(ADOPTER)
     return folder
@@ -95,7 +94,7 @@ def test_it_waits_for_the_supervisor_and_goes_when_the_run_is_committed(
 ) -> None:
     with supervising(root):
         process = start()
-        until(lambda: _has_open(process.pid, ".supervisor.lock"))
+        until(lambda: _has_open(process.pid, root.name))
         (root / ".complete").touch()
     _ended(process)
     assert not (root / "adoptions").exists()
@@ -117,12 +116,12 @@ def test_a_dead_supervisors_run_is_adopted_under_its_own_lock_with_what_it_reser
     fcntl.flock(kept, fcntl.LOCK_EX)
     with supervising(root):
         process = start(kept)
-        until(lambda: _has_open(process.pid, ".supervisor.lock"))
+        until(lambda: _has_open(process.pid, root.name))
     os.close(kept)
     _ended(process)
     (adopted,) = _adoptions(root)
     assert adopted["lock_is_free"] is False
-    assert adopted["open"] == [".supervisor.lock", "kept.reservation"]
+    assert adopted["open"] == [root.name, "kept.reservation"]
     assert adopted["cwd"] == "/"
     assert adopted["streams"] == ["/dev/null", *[str(root / "logs/adopter.log")] * 2]
     assert int(adopted["--since"]) > 0
@@ -184,7 +183,7 @@ def test_an_interpreter_that_is_gone_is_said_and_waited_for(root: Path, start: S
 def test_a_folder_that_vanished_needs_nobody(root: Path, start: Start) -> None:
     with supervising(root):
         process = start()
-        until(lambda: _has_open(process.pid, ".supervisor.lock"))
+        until(lambda: _has_open(process.pid, root.name))
         root.rename(root.parent / "away")
     _ended(process)
     assert not (root.parent / "away/adoptions").exists()
@@ -222,11 +221,11 @@ def test_it_is_started_out_of_reach_of_the_terminal_and_holds_nothing_of_its_cal
     os.set_inheritable(write, True)  # as one that our own caller had handed us
     with supervising(root):
         pid = DetachedGuards(settings).watch(root, ())
-        until(lambda: _has_open(pid, ".supervisor.lock"))
+        until(lambda: _has_open(pid, root.name))
         assert os.getsid(pid) == pid != os.getsid(0)
         assert Path(f"/proc/{pid}/cwd").readlink() == Path("/")
         opened = [entry.readlink() for entry in Path(f"/proc/{pid}/fd").iterdir()]
-        assert sorted(map(str, opened)) == [*["/dev/null"] * 3, str(root / ".supervisor.lock")]
+        assert sorted(map(str, opened)) == [*["/dev/null"] * 3, str(root)]
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         assert f"ORCH_RUNS={root.parent}".encode() in environment
         (root / ".complete").touch()
