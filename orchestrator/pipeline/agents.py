@@ -1,11 +1,13 @@
 """Choose an agent and its model: what ``--agent``, ``--model`` and ``--effort`` come to."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestrator.agents.registry import make_agent, split_version
-from orchestrator.domain.agent_package import InstalledAgent
-from orchestrator.domain.model import NO_MODEL, Dialect
+from orchestrator.domain.agent_package import InstalledAgent, PlannedPackage
+from orchestrator.domain.model import NO_MODEL, RECORDED, Dialect
 from orchestrator.domain.records import AttemptPlan
 from orchestrator.errors import UsageError
 from orchestrator.evidence.context import Context
@@ -22,6 +24,28 @@ class Chosen:
     name: str
     agent: Agent
     installed: InstalledAgent | None
+
+    def completed(self, plan: AttemptPlan) -> AttemptPlan:
+        """Add to a plan what the agent and its model bring along.
+
+        Raises:
+            UsageError: the plan is official, and the model a recording.
+        """
+        recording = _recording(plan.model)
+        if recording is not None and plan.official:
+            raise UsageError(
+                "a recording stands in for a model, which is never official",
+                remedy="leave out --official for a local result",
+            )
+        relaxed = () if recording is None else (f"the model is a recording, {recording}",)
+        package = None if self.installed is None else PlannedPackage.of(self.installed)
+        return plan.model_copy(
+            update={
+                "agent_package": package,
+                "auxiliary_models": self.agent.auxiliary,
+                "relaxations": (*plan.relaxations, *relaxed),
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +90,15 @@ class Supply:
                 f"and {model} is served as {_words(choice.dialects)}",
                 remedy="choose another agent, or add the dialect to the provider in orch.toml",
             )
+
+
+def _recording(model: str) -> str | None:
+    """Identify the recording that a model's name means; None where it is a provider's."""
+    provider, _, name = model.partition("/")
+    if provider != RECORDED:
+        return None
+    with Path(name).open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def _words(dialects: tuple[Dialect, ...]) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.agents.registry import make_agent
-from orchestrator.domain.agent_package import PlannedPackage
 from orchestrator.domain.attempt import Entry, RunKind, Series, SubmissionOrigin, Through
 from orchestrator.domain.checkpoint import EntryKind, Published, select
 from orchestrator.domain.records import Artifacts, AttemptPlan, ReplayPlan
@@ -71,10 +70,7 @@ def plan_explore(
         entry=Entry.EXPLORE,
         official=official,
     )
-    if chosen.installed is not None:
-        package = PlannedPackage.of(chosen.installed)
-        auxiliary = chosen.agent.auxiliary
-        plan = plan.model_copy(update={"agent_package": package, "auxiliary_models": auxiliary})
+    plan = chosen.completed(plan)
     explore_phase.instruction(plan, pack)
     return pack, plan
 

@@ -170,6 +170,12 @@ def test_a_recording_repeats_an_exploration_without_a_provider(rig: Rig) -> None
     again = rig.explore(pack, "--agent", "loop", "--model", model)
     assert last(again, "captured")["patch_sha256"] == last(attempt, "captured")["patch_sha256"]
     assert last(again, "captured")["model"]["upstream"] == ""
+    plan = json.loads((again / "plan.json").read_text())
+    digest = last(attempt, "captured")["records"]["exchanges.jsonl"]
+    assert f"the model is a recording, {digest}" in plan["relaxations"]
+    official = rig.call("explore", pack, "--agent", "loop", "--model", model, "--official")
+    assert official.code == 64
+    assert "never official" in official.err
 
 
 @pytest.mark.parametrize(
