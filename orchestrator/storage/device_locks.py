@@ -21,7 +21,7 @@ from orchestrator.domain.roles import Phase
 from orchestrator.errors import GateRefusedError, TaskPackError
 from orchestrator.ports import Clock
 from orchestrator.storage import durable
-from orchestrator.storage.lock import open_shared
+from orchestrator.storage.lock import open_shared, try_lock
 
 LOCK_SUFFIX = ".device"
 _MARK_SUFFIX = ".unusable"
@@ -113,17 +113,15 @@ class DeviceLocks:
         with self._alone(), durable.storage_faults(path):
             descriptor = open_shared(path, _FILE_MODE)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _write(descriptor, lease)
-            except BlockingIOError:
-                try:
-                    return _read(path, descriptor, Lease)
-                finally:
-                    os.close(descriptor)
+                if try_lock(descriptor):
+                    _write(descriptor, lease)
+                    return DeviceLock(lease, descriptor)
+                other = _read(path, descriptor, Lease)
             except BaseException:
                 os.close(descriptor)
                 raise
-            return DeviceLock(lease, descriptor)
+            os.close(descriptor)
+            return other
 
     def holder(self, uuid: str) -> Lease | None:
         """Say who has a device now; None when nobody has. Changes nothing."""
@@ -133,11 +131,7 @@ class DeviceLocks:
         with self._alone():
             descriptor = open_shared(path, _FILE_MODE)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return _read(path, descriptor, Lease)
-            else:
-                return None
+                return None if try_lock(descriptor) else _read(path, descriptor, Lease)
             finally:
                 os.close(descriptor)
 
@@ -210,12 +204,10 @@ def relock(descriptor: int, path: Path) -> None:
     Raises:
         GateRefusedError: somebody else holds it, or the file is gone.
     """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as other:
+    if not try_lock(descriptor):
         raise GateRefusedError(
             f"{path} is held by somebody else", remedy=f"see who holds it: fuser -v {path}"
-        ) from other
+        )
     if os.fstat(descriptor).st_nlink == 0:
         raise GateRefusedError(
             f"{path}: what was reserved has been given back already",

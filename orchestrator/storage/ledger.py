@@ -31,7 +31,7 @@ from orchestrator.errors import (
 from orchestrator.ports import Clock
 from orchestrator.storage import durable
 from orchestrator.storage.device_locks import DeviceLock, DeviceLocks, relock
-from orchestrator.storage.lock import locked
+from orchestrator.storage.lock import locked, try_lock
 
 _FOLDER_MODE = 0o1777
 _FILE_MODE = 0o666
@@ -362,9 +362,7 @@ def _look(path: Path, *, sweep: bool) -> Held | None:
     except FileNotFoundError:
         return None
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(descriptor):
             return _parse(path, os.pread(descriptor, _MAX_RECORD, 0))
         if sweep:
             # In a sticky folder only the owner may remove it; left behind, it counts for nothing.

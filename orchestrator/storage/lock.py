@@ -32,6 +32,20 @@ def locked(path: Path, *, patience: float | None = None, mode: int = 0o644) -> I
         os.close(descriptor)
 
 
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file without waiting; False where another process has it locked.
+
+    Args:
+        shared: only look: two that do so do not take each other for a holder.
+    """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def open_shared(path: Path, mode: int) -> int:
     """Open a file that several users share, made with ``mode`` where it is missing.
 
@@ -52,10 +66,7 @@ def _wait(descriptor: int, path: Path, patience: float) -> None:
     """Ask again and again: flock itself knows no time limit."""
     pause = threading.Event()
     for _ in range(max(1, round(patience / _LOOK_EVERY))):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pause.wait(_LOOK_EVERY)
-        else:
+        if try_lock(descriptor):
             return
+        pause.wait(_LOOK_EVERY)
     raise TimeoutError(f"{path} stayed locked for {patience:.0f} s")

@@ -5,7 +5,6 @@ while nobody does. ``JOB.lease`` is an empty file to hold a lock on. ``JOB.cance
 somebody wants the worker to stop.
 """
 
-import fcntl
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from orchestrator.domain.queue import JobRequest, JobTry
 from orchestrator.storage import durable
+from orchestrator.storage.lock import try_lock
 from orchestrator.storage.queue_table import Fault, escape
 from orchestrator.storage.records import load, require_format
 
@@ -83,28 +83,19 @@ class JobFiles:
         self.make_folder()
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self._path(name, "lease"), flags, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        return descriptor
+        if try_lock(descriptor):
+            return descriptor
+        os.close(descriptor)
+        return None
 
     def is_leased(self, name: str) -> bool:
-        """Tell whether a living process holds a job's lease. Changes nothing.
-
-        A shared lock is asked for, so that two that look do not take each other for a worker.
-        """
+        """Tell whether a living process holds a job's lease. Changes nothing."""
         try:
             descriptor = os.open(self._path(name, "lease"), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        else:
-            return False
+            return not try_lock(descriptor, shared=True)
         finally:
             os.close(descriptor)
 
