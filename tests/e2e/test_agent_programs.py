@@ -109,7 +109,7 @@ def test_a_program_is_relayed_read_along_and_resumed_in_its_own_session(
     plan = json.loads((attempt / "plan.json").read_text())
     assert plan["agent"] == NAME
     assert plan["agent_package"]["package"]["digest"] == tree_digest(package / "tree")
-    assert f"{NAME} sha256" in rig.call("show", attempt).out
+    assert "npm @openai/codex 0.171.0" in rig.call("show", attempt).out
     assert holding(rig.runs, KEY) == []
     rig.nothing_left()
 
