@@ -25,8 +25,8 @@ def locked(path: Path, *, patience: float | None = None, mode: int = 0o644) -> I
     try:
         if patience is None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        else:
-            _wait(descriptor, path, patience)
+        elif not lock_within(descriptor, patience):
+            raise TimeoutError(f"{path} stayed locked for {patience:.0f} s")
         yield
     finally:
         os.close(descriptor)
@@ -46,6 +46,19 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     return True
 
 
+def lock_within(descriptor: int, patience: float) -> bool:
+    """Lock an open file within so many seconds; False where another process kept it for so long.
+
+    It is asked for again and again: flock itself knows no time limit.
+    """
+    pause = threading.Event()
+    for _ in range(max(1, round(patience / _LOOK_EVERY))):
+        if try_lock(descriptor):
+            return True
+        pause.wait(_LOOK_EVERY)
+    return False
+
+
 def open_shared(path: Path, mode: int) -> int:
     """Open a file that several users share, made with ``mode`` where it is missing.
 
@@ -60,13 +73,3 @@ def open_shared(path: Path, mode: int) -> int:
             descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
             os.fchmod(descriptor, mode)
             return descriptor
-
-
-def _wait(descriptor: int, path: Path, patience: float) -> None:
-    """Ask again and again: flock itself knows no time limit."""
-    pause = threading.Event()
-    for _ in range(max(1, round(patience / _LOOK_EVERY))):
-        if try_lock(descriptor):
-            return
-        pause.wait(_LOOK_EVERY)
-    raise TimeoutError(f"{path} stayed locked for {patience:.0f} s")

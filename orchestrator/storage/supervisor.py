@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import UsageError
-from orchestrator.storage.lock import locked
+from orchestrator.storage.lock import lock_within, locked, try_lock
 
 _NAMES = ".supervisor.lock"
 _BEGINNING = ".beginning.lock"
 _MAX_LINES = 4096
+_GLANCE = 0.2
+"""Seconds within which somebody who only looks (``is_supervised``) has let go of the lock again."""
 
 
 _claimed: dict[Path, int] = {}
@@ -70,12 +72,10 @@ def supervising(root: Path) -> Iterator[None]:
     if descriptor is None:
         descriptor = _open(root)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as held:
+        if not lock_within(descriptor, _GLANCE):
             raise UsageError(
                 f"{root} is supervised by {named(root)}", remedy="orch lifecycle follows it"
-            ) from held
+            )
         _sign(root, supervisor=os.getpid())
         yield
     finally:
@@ -110,20 +110,13 @@ def named(root: Path) -> str:
 
 
 def is_supervised(root: Path) -> bool:
-    """Tell whether a living process supervises the run at ``root``; writes nothing.
-
-    A shared lock is asked for, so that two that look do not take each other for a supervisor.
-    """
+    """Tell whether a living process supervises the run at ``root``; writes nothing."""
     try:
         descriptor = _open(root)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
+        return not try_lock(descriptor, shared=True)
     finally:
         os.close(descriptor)
 

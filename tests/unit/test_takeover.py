@@ -1,5 +1,7 @@
 """What whoever takes a run over finds: signals noted before they were sent, and who had it."""
 
+import fcntl
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from orchestrator.domain.roles import Phase
 from orchestrator.errors import StorageFullError, UsageError
 from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.kills import KillIntent, KillLedger
-from orchestrator.storage import durable, supervisor
+from orchestrator.storage import durable, lock, supervisor
 from orchestrator.storage.device_locks import DeviceLock
 from orchestrator.storage.ledger import Capacity, Ledger, Reservation
 from orchestrator.storage.supervisor import (
@@ -161,6 +163,25 @@ def test_a_file_of_names_that_leads_elsewhere_is_not_written(tmp_path: Path) -> 
     with supervising(run):
         assert is_supervised(run)
     assert other.read_text() == "precious"
+
+
+def test_who_only_looks_keeps_no_supervisor_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = [os.open(tmp_path, os.O_RDONLY)]
+    fcntl.flock(looks[0], fcntl.LOCK_SH)
+    tried, really = list[bool](), lock.try_lock
+
+    def looked(descriptor: int, *, shared: bool = False) -> bool:
+        tried.append(really(descriptor, shared=shared))
+        if looks:
+            os.close(looks.pop())
+        return tried[-1]
+
+    monkeypatch.setattr(lock, "try_lock", looked)
+    with supervising(tmp_path):
+        assert is_supervised(tmp_path)
+    assert tried == [False, True]
 
 
 def test_a_number_that_the_kernel_gave_out_again_names_nobody(tmp_path: Path) -> None:
