@@ -15,14 +15,13 @@ from pathlib import Path
 from typing_extensions import override
 
 from orchestrator.domain.process import ProcessFacts
+from orchestrator.domain.text import ACTING
 from orchestrator.ports import ProcessTable
 
 MAX_COMMAND = 200
 _NS = 1_000_000_000
 _ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-_UNPRINTED = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
+_UNPRINTED = re.compile(f"[\t\n{ACTING}]")
 _PREFERRED = ("memory", "pids", "cpuacct", "cpu,cpuacct", "name=systemd", "")
 """Version 1 has a line for each controller, version 2 the one without a name."""
 _CONTROLLERS = ("memory", "pids", "systemd", "unified", "")

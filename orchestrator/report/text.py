@@ -5,15 +5,9 @@ Nothing in such text may act on a terminal, turn the direction of a line or begi
 
 import re
 
-_UNSAFE = re.compile(
-    "["
-    "\x00-\x08\x0b-\x1f\x7f"  # C0 but tab and newline, and DEL
-    "\x80-\x9f"  # C1
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what turns the direction of text
-    "\u2028\u2029"  # line and paragraph separators that are no newline
-    "\ud800-\udfff"  # undecodable bytes, which a lenient stream would write raw
-    "]"
-)
+from orchestrator.domain.text import ACTING
+
+_UNSAFE = re.compile(f"[{ACTING}]")
 
 
 def clean(text: str) -> str:

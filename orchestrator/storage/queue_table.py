@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from orchestrator.domain.queue import COLUMNS, TAKEN, Job, JobKind, JobStatus
+from orchestrator.domain.text import ACTING
 
 HEADER = "\t".join(COLUMNS)
 _HEAD = HEADER.encode()
@@ -25,12 +26,8 @@ _BEGINNING = b"job\tkind\t"
 
 _EMPTY = "-"
 _SHORT = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
-_CONTROLS = (
-    "\x00-\x08\x0b-\x1f\x7f-\x9f"
-    "\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
-)
-_STRAY = re.compile(f"[{_CONTROLS}]")
-_ESCAPED = re.compile(f'[\\\\\t\n{_CONTROLS}]|\\A["=+@-]')
+_STRAY = re.compile(f"[{ACTING}]")
+_ESCAPED = re.compile(f'[\\\\\t\n{ACTING}]|\\A["=+@-]')
 _ESCAPE = re.compile(r"\\(?:([\\tnr])|x([0-9a-f]{2})|u([0-9a-f]{4}))")
 _BACK = {"\\": "\\", "t": "\t", "n": "\n", "r": "\r"}
 
