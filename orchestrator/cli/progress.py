@@ -63,7 +63,7 @@ def _clock(seconds: float) -> str:
 
 _LEFT = (
     "leaving it to the background, which goes on with a replay and ends anything else, "
-    "with what an agent left kept; orch lifecycle follows it"
+    "with what an agent left kept"
 )
 
 

@@ -34,6 +34,7 @@ from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.kills import KillLedger
 from orchestrator.evidence.observer import Observer
 from orchestrator.ports import Clock, Container, MemoryUse
+from orchestrator.sandbox import RUN_LABEL
 
 TICK = 0.05
 _SAMPLE_EVERY_NS = 250_000_000
@@ -235,10 +236,7 @@ class Watch:
             if on_tick():
                 return StopReason.SUBMITTED, None, False
             if self.stop.leave:
-                raise ContainerLeftRunning(
-                    f"left container {self.container.name} running",
-                    remedy="a replay goes on in the background: orch lifecycle follows it",
-                )
+                raise self._left("running")
             reason = self._must_end()
             if reason is not None:
                 return reason, None, False
@@ -292,7 +290,14 @@ class Watch:
             if end is not None:
                 return end, False
             if self.stop.leave:
-                raise ContainerLeftRunning(f"left container {self.container.name} being killed")
+                raise self._left("being killed")
+
+    def _left(self, how: str) -> ContainerLeftRunning:
+        run = self.container.labels.get(RUN_LABEL, "")[:8]
+        return ContainerLeftRunning(
+            f"left container {self.container.name} {how}",
+            remedy=f"orch lifecycle {run} tells how it gets on",
+        )
 
     def _facts(self) -> set[HostFact]:
         """Say what the host has seen while the container ran."""

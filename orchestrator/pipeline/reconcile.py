@@ -113,7 +113,10 @@ def settle(
         return
     if why := _not_ours(ctx, plan):
         if adoption is not None:
-            raise UsageError(f"{folder.root}: {why}", remedy="orch lifecycle tells where it stands")
+            raise UsageError(
+                f"{folder.root}: {why}",
+                remedy=f"orch lifecycle {folder.root} tells where it stands",
+            )
         ctx.say(f"{folder.root}: {why}")
     elif isinstance(folder, ReplayFolder) and view.state in _RESUMABLE:
         _go_on(ctx, folder, view, adoption, sparing)

@@ -294,9 +294,9 @@ def exit_facts_of(view: RunView) -> Mapping[str, Any]:
 
 def ending_reason(view: RunView) -> str:
     """Say in a few words why a run ended as it did; "" while it has not."""
-    if not view.journal.records:
+    last = next((r for r in reversed(view.journal.records) if r.event is not Event.NOTED), None)
+    if last is None:
         return ""
-    last = view.journal.records[-1]
     said = [str(last.data[key]) for key in ("fact", "reason", "message") if last.data.get(key)]
     if said:
         return ": ".join(said)

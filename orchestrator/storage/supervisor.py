@@ -74,7 +74,8 @@ def supervising(root: Path) -> Iterator[None]:
     try:
         if not lock_within(descriptor, _GLANCE):
             raise UsageError(
-                f"{root} is supervised by {named(root)}", remedy="orch lifecycle follows it"
+                f"{root} is supervised by {named(root)}",
+                remedy=f"orch lifecycle {root} tells how it gets on",
             )
         _sign(root, supervisor=os.getpid())
         yield

@@ -156,6 +156,7 @@ def test_operator_interrupt_twice_leaves_the_container(rig: Rig) -> None:
     code, said = ended(process)
     assert code == 130, said
     assert "leaving it to the background" in said
+    assert f"orch lifecycle {events(attempt)[0]['id'][:8]} tells how it gets on" in said
     rig.kill_for_good(process, attempt)
     assert final(attempt) == "noted"
     assert last(attempt, "noted")["audit"] == "left_running"

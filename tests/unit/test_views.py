@@ -16,6 +16,7 @@ from orchestrator.report.views import (
     AttemptView,
     attempts,
     contested_of,
+    ending_reason,
     read_attempt,
     read_replay,
     score_of,
@@ -270,7 +271,9 @@ def test_a_noted_sign_makes_the_result_contested(sample: SampleRuns) -> None:
     journal.append(Event.NOTED, sign="clock_step")
     journal.append(Event.NOTED, audit="nothing to do with it")
     journal.append(Event.NOTED, sign="clock_step")
-    assert contested_of(read_attempt(attempt).replays[0]) == ("clock_step",)
+    view = read_attempt(attempt).replays[0]
+    assert contested_of(view) == ("clock_step",)
+    assert ending_reason(view) == ""
 
 
 def test_missing_and_odd_event_data_are_tolerated(sample: SampleRuns) -> None:
