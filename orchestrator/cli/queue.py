@@ -14,6 +14,7 @@ from orchestrator import wiring
 from orchestrator.cli import logging
 from orchestrator.cli.context import invocation
 from orchestrator.cli.folder import readable
+from orchestrator.cli.options import Agent, Gpu, Official
 from orchestrator.cli.progress import Progress, asked, heeding
 from orchestrator.cli.render import Stream, emit, emit_json, table
 from orchestrator.config import Settings
@@ -31,6 +32,18 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Status = Annotated[
     list[JobStatus] | None, typer.Option(help="Only jobs that stand so; may be repeated.")
+]
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PROVIDER/NAME", help="The agent's model; may be repeated.  [default: none]"
+    ),
+]
+Repeats = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=1000, help="Explorations of each task and model; or seeded members 1 to N."
+    ),
 ]
 Name = Annotated[str, typer.Argument(metavar="JOB", help="The job's name, such as j12.")]
 
@@ -64,37 +77,18 @@ def add(
     score: Annotated[
         str | None, typer.Option(metavar="REPLAY", help="Score this replay instead.")
     ] = None,
-    agent: Annotated[str, typer.Option(help="Who explores; orch agents lists them.")] = "scripted",
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PROVIDER/NAME", help="The agent's model; may be repeated.  [default: none]"
-        ),
-    ] = None,
+    agent: Agent = "scripted",
+    model: Models = None,
     effort: Annotated[str, typer.Option(help="The model's effort, as of orch explore.")] = "none",
-    repeats: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=1000, help="Explorations of each task and model; or seeded members 1 to N."
-        ),
-    ] = None,
+    repeats: Repeats = None,
     through: Annotated[
         JobKind, typer.Option(help="The last kind of job that follows by itself.")
     ] = JobKind.SCORE,
-    gpu: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|UUID|N",
-            envvar="ORCH_GPU",
-            help="Which GPU, where the task asks for one; orch gpus lists them.",
-        ),
-    ] = "auto",
+    gpu: Gpu = "auto",
     priority: Annotated[
         int, typer.Option(min=-999, max=999, help="Larger ones go first; equals by age.")
     ] = 0,
-    official: Annotated[
-        bool, typer.Option("--official", help="Refuse whatever would make the result local.")
-    ] = False,
+    official: Official = False,
     json: Json = False,
 ) -> None:
     """Add jobs: every TASK with every --model, --repeats times; or one attempt or replay.

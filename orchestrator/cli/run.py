@@ -11,6 +11,7 @@ import typer
 from orchestrator import wiring
 from orchestrator.cli import logging
 from orchestrator.cli.context import invocation
+from orchestrator.cli.options import Agent, Gpu, Official
 from orchestrator.cli.progress import Progress, interruptible
 from orchestrator.cli.render import emit, emit_json
 from orchestrator.domain.attempt import Through
@@ -31,19 +32,8 @@ from orchestrator.storage.records import load
 Task = Annotated[
     Path, typer.Argument(metavar="TASK", help="task.yaml, its folder, or a bundled task's name.")
 ]
-Official = Annotated[
-    bool, typer.Option("--official", help="Refuse whatever would make the result local.")
-]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the whole plan; start nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")]
-Gpu = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|UUID|N",
-        envvar="ORCH_GPU",
-        help="Which GPU, where the task asks for one; orch gpus lists them.",
-    ),
-]
 Wait = Annotated[
     str, typer.Option(metavar="DURATION", help="Wait so long for GPUs, CPUs and memory in use.")
 ]
@@ -89,7 +79,7 @@ def explore(
     context: typer.Context,
     task: Task,
     *,
-    agent: Annotated[str, typer.Option(help="Who explores; orch agents lists them.")] = "scripted",
+    agent: Agent = "scripted",
     model: Annotated[
         str,
         typer.Option(
