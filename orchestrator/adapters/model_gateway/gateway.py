@@ -195,6 +195,7 @@ def socket_folder(host: Path) -> Path:
     Raises:
         InfrastructureError: no folder of this host would do.
     """
+    _sweep(host / _SOCKETS)
     name = secrets.token_hex(4)
     for parent in (host / _SOCKETS, Path(tempfile.gettempdir())):
         folder = parent / f"orch-{name}"
@@ -214,13 +215,30 @@ def socket_folder(host: Path) -> Path:
     )
 
 
+def _sweep(parent: Path) -> None:
+    """Remove sockets that nobody listens at any more: a gateway that was killed left them."""
+    for path in parent.glob(f"orch-*/{_SOCKET}"):
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+            probe.setblocking(False)  # noqa: FBT003 - its name is positional in the library
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink()
+                path.parent.rmdir()
+
+
 def _listen(path: Path, owner: tuple[int, int]) -> socket.socket:
-    """Listen for the agent alone: the folder is closed to others, the socket is the agent's."""
+    """Listen for the agent alone: the folder is closed to others, the socket is the agent's.
+
+    It gets its name once it listens, so that one which refuses is dead.
+    """
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    path.chmod(0o600)
+    unfinished = path.with_name("new.sock")
+    listener.bind(str(unfinished))
+    unfinished.chmod(0o600)
     if os.geteuid() == 0:
-        os.chown(path, *owner)
+        os.chown(unfinished, *owner)
     listener.listen(BACKLOG)
+    unfinished.rename(path)
     listener.setblocking(False)  # noqa: FBT003 - its name is positional in the library
     return listener
