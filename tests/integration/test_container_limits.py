@@ -318,5 +318,7 @@ def test_a_host_without_a_filter_is_not_official(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     with rig.context() as plain:
         ctx = dataclasses.replace(plain, isolation=Isolation())
-        found = plans.relaxations(ctx, jobs.load_pack(rig.pack()).spec.defaults, official=False)
+        found = plans.relaxations(
+            ctx, jobs.load_pack(rig.pack()).spec.defaults, None, official=False
+        )
     assert "engine applies no system call filter" in found
