@@ -2,17 +2,18 @@
 
 A lock is an flock that its holder keeps from before it first looks at the device until the
 container on it is gone; it is free the moment its last holder is. The file stays: it is the lock.
+Should somebody remove it all the same, the holder's reservation still names the device.
 """
 
 import fcntl
 import json
 import os
 import pwd
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from typing_extensions import override
@@ -59,6 +60,35 @@ class Mark:
 _Record = TypeVar("_Record", Lease, Mark)
 
 
+class Reserved(Protocol):
+    """What a live reservation says of itself."""
+
+    @property
+    def run_id(self) -> str:
+        """Whose it is."""
+        ...
+
+    @property
+    def phase(self) -> Phase:
+        """For which phase it was made."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Which process has it, or had it last."""
+        ...
+
+    @property
+    def since(self) -> str:
+        """When it was made."""
+        ...
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The devices that it has, by UUID."""
+        ...
+
+
 class DeviceLock:
     """A device that is ours until ``release``, or until every holder of its descriptor is gone."""
 
@@ -86,14 +116,24 @@ class DeviceLock:
 
 
 class DeviceLocks:
-    """The locks in the host-wide ``folder``, which ``Ledger`` makes. ``alone`` is the ledger's."""
+    """The locks in the host-wide ``folder``, which ``Ledger`` makes.
+
+    Args:
+        alone: the ledger's.
+        live: lists its reservations whose holders live.
+    """
 
     def __init__(
-        self, folder: Path, clock: Clock, alone: Callable[[], AbstractContextManager[None]]
+        self,
+        folder: Path,
+        clock: Clock,
+        alone: Callable[[], AbstractContextManager[None]],
+        live: Callable[[], Iterable[Reserved]],
     ) -> None:
         self._folder = folder
         self._clock = clock
         self._alone = alone
+        self._live = live
 
     def take(self, uuid: str, run_id: str, phase: Phase) -> DeviceLock | Lease:
         """Take a device without waiting; where somebody else has it, say who.
@@ -113,10 +153,10 @@ class DeviceLocks:
         with self._alone(), durable.storage_faults(path):
             descriptor = open_shared(path, _FILE_MODE)
             try:
-                if try_lock(descriptor):
+                other = self._holder(path, descriptor, uuid)
+                if other is None:
                     _write(descriptor, lease)
                     return DeviceLock(lease, descriptor)
-                other = _read(path, descriptor, Lease)
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -126,14 +166,29 @@ class DeviceLocks:
     def holder(self, uuid: str) -> Lease | None:
         """Say who has a device now; None when nobody has. Changes nothing."""
         path = self._path(uuid)
-        if not path.exists():
+        if not self._folder.is_dir():
             return None
         with self._alone():
+            if not path.exists():
+                return self._named(uuid)
             descriptor = open_shared(path, _FILE_MODE)
             try:
-                return None if try_lock(descriptor) else _read(path, descriptor, Lease)
+                return self._holder(path, descriptor, uuid)
             finally:
                 os.close(descriptor)
+
+    def _holder(self, path: Path, descriptor: int, uuid: str) -> Lease | None:
+        """Say who has a device; where nobody has, its lock is ours."""
+        if try_lock(descriptor):
+            return self._named(uuid)
+        return _read(path, descriptor, Lease)
+
+    def _named(self, uuid: str) -> Lease | None:
+        """Say whose live reservation names a device: its lock's file may have been removed."""
+        for held in self._live():
+            if uuid in held.gpus:
+                return Lease(uuid, held.run_id, held.phase, held.pid, "unknown", held.since)
+        return None
 
     def inherit(self, descriptor: int) -> DeviceLock:
         """Make a lock again from a descriptor that this process inherited from its holder.

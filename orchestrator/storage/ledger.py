@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Self
@@ -181,7 +182,7 @@ class Ledger:
         self._folder = folder
         self._capacity = capacity
         self._clock = clock
-        self.devices = DeviceLocks(folder, clock, self.alone)
+        self.devices = DeviceLocks(folder, clock, self.alone, partial(self._live, sweep=False))
 
     def reserve(self, claim: Claim) -> Reservation:
         """Take what ``claim`` asks for, all or nothing, without waiting for others to end.

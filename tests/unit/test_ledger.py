@@ -300,6 +300,29 @@ def test_released_once_a_device_is_free_whoever_else_has_its_descriptor(tmp_path
     os.close(watchdogs)
 
 
+@pytest.mark.usefixtures("cpus")
+def test_a_device_stays_its_holders_when_the_file_of_its_lock_is_removed(tmp_path: Path) -> None:
+    ledger, other = _ledger(tmp_path), _ledger(tmp_path)
+    with ledger.reserve(_claim(tmp_path)) as held:
+        lock = ledger.devices.take("GPU-1", "run-a", Phase.REPLAY)
+        assert isinstance(lock, DeviceLock)
+        held.add((lock,))
+        (file,) = (tmp_path / "host" / "ledger").glob("*.device")
+        for remove in (True, False):  # gone, and then made again by whoever asked
+            if remove:
+                file.unlink()
+            for found in (
+                other.devices.holder("GPU-1"),
+                other.devices.take("GPU-1", "b", Phase.REPLAY),
+            ):
+                assert isinstance(found, Lease)
+                assert (found.run_id, found.pid) == ("run-a", os.getpid())
+    assert other.devices.holder("GPU-1") is None
+    again = other.devices.take("GPU-1", "b", Phase.REPLAY)
+    assert isinstance(again, DeviceLock)
+    again.release()
+
+
 def test_a_mark_keeps_a_device_from_use_until_the_host_restarts(tmp_path: Path) -> None:
     ledger = _ledger(tmp_path)
     ledger.make_folder()
