@@ -68,7 +68,7 @@ def _print(items: tuple[Item, ...], *, dry_run: bool) -> None:
             )
             for item in sorted(items, key=lambda item: bool(item.kept))
         )
-        emit("\n".join(table(("", "what", "name", "size", "why"), rows)))
+        emit("\n".join(table(("", "what", "name", "size", "why it stays"), rows)))
     count = sum(not item.kept for item in items)
     kept = len(items) - count
     if dry_run:

@@ -132,7 +132,8 @@ def replay(
         if not isinstance(found, AttemptFolder):
             raise UsageError(f"{attempt} is not an attempt", remedy="orch status lists attempts")
         if dry_run:
-            return _preview(preview.of_replay(ctx, found, official=official), json=json)
+            planned = preview.of_replay(ctx, found, repeats=repeats, official=official)
+            return _preview(planned, json=json)
         done = jobs.replay(
             ctx, found, repeats=repeats, again=again, through=through, official=official
         )

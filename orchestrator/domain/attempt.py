@@ -79,6 +79,11 @@ class Series:
         return int(number) if kind == "seed" else None
 
 
+def seeded(count: int) -> tuple[Series, ...]:
+    """List the seeded members 1 to ``count``."""
+    return tuple(Series(f"seed-{number}") for number in range(1, count + 1))
+
+
 def slug(text: str, limit: int = 40) -> str:
     """Make a name of ``[a-z0-9-]`` for folders and containers; the true text is kept elsewhere."""
     ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()

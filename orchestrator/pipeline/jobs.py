@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.agents.registry import make_agent
-from orchestrator.domain.attempt import Entry, RunKind, Series, SubmissionOrigin, Through
+from orchestrator.domain.attempt import Entry, RunKind, Series, SubmissionOrigin, Through, seeded
 from orchestrator.domain.checkpoint import EntryKind, Published, select
 from orchestrator.domain.records import Artifacts, AttemptPlan, ReplayPlan
 from orchestrator.domain.roles import Phase
@@ -175,7 +175,7 @@ def declare(ctx: Context, attempt: AttemptFolder, count: int) -> tuple[Series, .
                 f"{attempt.root} has {declared} seeded replays declared, not {count}",
                 remedy=f"--repeats {declared} goes on with them",
             )
-    return tuple(Series(f"seed-{number}") for number in range(1, count + 1))
+    return seeded(count)
 
 
 def _declared(ctx: Context, run_id: str) -> int | None:

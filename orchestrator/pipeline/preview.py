@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.domain.attempt import Series
+from orchestrator.domain.attempt import Series, seeded
 from orchestrator.domain.container import ContainerSpec
-from orchestrator.domain.records import AttemptPlan, PhasePlan
+from orchestrator.domain.records import AttemptPlan, PhasePlan, ReplayPlan
 from orchestrator.domain.roles import Phase
+from orchestrator.errors import UsageError
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.ownership import devices_of
 from orchestrator.phases import explore, replay
@@ -23,13 +24,33 @@ def of_explore(ctx: Context, pack: Pack, plan: AttemptPlan) -> dict[str, Any]:
     return _document(plan, Phase.EXPLORE, spec)
 
 
-def of_replay(ctx: Context, attempt: AttemptFolder, *, official: bool) -> dict[str, Any]:
-    """Describe a replay and the container it would run in."""
-    pack = pack_of(attempt)
-    plan = plan_replay(ctx, attempt, pack, series=Series(), again="dry run", official=official)
+def of_replay(
+    ctx: Context, attempt: AttemptFolder, *, repeats: int | None, official: bool
+) -> dict[str, Any]:
+    """Describe a replay and the container it would run in; of several, the first that is left.
+
+    Raises:
+        UsageError: nothing is left to replay.
+    """
+    plan = _next_replay(ctx, attempt, repeats, official=official)
     folder = ReplayFolder(attempt.root / "replay-000")
     spec = replay.spec(ctx, plan, folder, deadline_ns=0, held=None)
     return _document(plan, Phase.REPLAY, spec)
+
+
+def _next_replay(
+    ctx: Context, attempt: AttemptFolder, repeats: int | None, *, official: bool
+) -> ReplayPlan:
+    pack = pack_of(attempt)
+    refusals: list[UsageError] = []
+    for series in (Series(),) if repeats is None else seeded(repeats):
+        try:
+            return plan_replay(
+                ctx, attempt, pack, series=series, again="dry run", official=official
+            )
+        except UsageError as refusal:
+            refusals.append(refusal)
+    raise refusals[0]
 
 
 def _document(plan: PhasePlan, phase: Phase, spec: ContainerSpec) -> dict[str, Any]:

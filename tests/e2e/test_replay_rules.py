@@ -143,8 +143,11 @@ def test_after_a_persons_stop_a_reason_is_asked_for_and_kept(rig: Rig) -> None:
 def test_repeats_declare_seeded_members_before_the_first_starts(rig: Rig) -> None:
     run = PUBLISH + 'publish 10 "0.$SEED"\n'
     attempt = rig.enter(rig.pack(run, replay={"seed_variable": "SEED"}))
+    dry = ("replay", attempt, "--repeats", "2", "--dry-run", "--json")
+    assert rig.call(*dry).json()["plan"]["series"] == "seed-1"
     done = rig.call("replay", attempt, "--repeats", "2")
     assert done.code == 0, done.err
+    assert rig.call(*dry).code == 64
     first, second = sorted(attempt.glob("replay-*"))
     assert [plan_of(run)["series"] for run in (first, second)] == ["seed-1", "seed-2"]
     values = [json.loads((run / "score-001/summary.json").read_text()) for run in (first, second)]
