@@ -72,6 +72,8 @@ class CliAgent(Agent, ABC):
 
     source: ClassVar[PackageSource]
     speaks: ClassVar[Dialect]
+    driver: ClassVar[str] = ""
+    """A file of ours beside this one that runs in its place."""
 
     @property
     @override
@@ -83,8 +85,9 @@ class CliAgent(Agent, ABC):
     def digest(self) -> str:
         """Of how we start it and read it: this file, and its own. The package has its own."""
         digest = hashlib.sha256()
-        for name in ("cli_agent", type(self).__module__.rpartition(".")[2]):
-            digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
+        own = type(self).__module__.rpartition(".")[2] + ".py"
+        for name in filter(None, (Path(__file__).name, own, self.driver)):
+            digest.update(Path(__file__).with_name(name).read_bytes())
         return f"sha256:{digest.hexdigest()}"
 
     @property

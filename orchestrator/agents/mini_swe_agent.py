@@ -13,7 +13,6 @@ from orchestrator.domain.model import Dialect
 from orchestrator.ports import AgentSession
 from orchestrator.sandbox import HOME
 
-_DRIVER = Path(__file__).with_name("mini_swe_agent_driver.py")
 _LONGEST_COMMAND = 3600
 
 
@@ -32,11 +31,13 @@ class MiniSweAgent(CliAgent):
         program=("minisweagent/__init__.py",),
     )
     speaks: ClassVar[Dialect] = Dialect.CHAT
+    driver: ClassVar[str] = "mini_swe_agent_driver.py"
 
     @override
     def arguments(self, session: AgentSession, words: str, resumed: str | None) -> tuple[str, ...]:
         how = "new" if resumed is None else "resume"
-        return ("-c", _DRIVER.read_text(encoding="utf-8"), how, session.model.name, words)
+        driver = Path(__file__).with_name(self.driver).read_text(encoding="utf-8")
+        return ("-c", driver, how, session.model.name, words)
 
     @override
     def command(self, session: AgentSession) -> tuple[str, ...]:
