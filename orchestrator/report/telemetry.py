@@ -89,7 +89,7 @@ def lines(path: Path, phase: Phase, journal: JournalView) -> Iterator[Line]:
 
 def _parts(seen: Figures) -> Iterator[str]:
     yield words.count(seen.looks, "look")
-    yield f"{seen.cpu_s:.1f} CPU s"
+    yield f"at least {seen.cpu_s:.1f} CPU s"
     if seen.memory is not None:
         yield f"memory up to {human(seen.memory)}"
     if seen.gpu_memory is not None:

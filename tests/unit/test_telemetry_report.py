@@ -109,7 +109,7 @@ def test_a_person_is_told_in_few_lines(tmp_path: Path, journal: Journal) -> None
     assert told[0] == (
         "telemetry",
         (
-            "4 looks, 4.5 CPU s, memory up to 2 GiB, GPU memory up to 5 GiB, "
+            "4 looks, at least 4.5 CPU s, memory up to 2 GiB, GPU memory up to 5 GiB, "
             "GPU up to 90 % busy, 1 gap, the longest 41 s"
         ),
     )
