@@ -27,8 +27,10 @@ class ReplacedImages(OldImages):
     def all(self) -> tuple[OldImage, ...]:
         filters = {"dangling": ["true"], "label": [RECIPE_LABEL]}
         found = self._api.call("GET", "/images/json", query={"filters": filters})
+        made = self._api.call("GET", "/containers/json", query={"all": "1"}) if found else ()
+        users = {container["ImageID"]: container["Names"][0].lstrip("/") for container in made}
         return tuple(
-            OldImage(it["Id"], it["Size"], float(it["Created"]))
+            OldImage(it["Id"], it["Size"], float(it["Created"]), users.get(it["Id"], ""))
             for it in found
             if self._is_ours(it["Id"], it["Labels"][RECIPE_LABEL])
         )

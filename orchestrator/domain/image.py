@@ -26,9 +26,10 @@ class OldImage:
     """An image of ours without a name.
 
     ``size`` in bytes of all its layers, those that others share as well; ``created`` in seconds
-    since 1970.
+    since 1970. ``used_by`` names a container that was made of it, ended ones too; empty for none.
     """
 
     id: str
     size: int
     created: float
+    used_by: str = ""

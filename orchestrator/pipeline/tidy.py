@@ -270,6 +270,8 @@ def _sweep_images(ctx: Context, broom: Broom, images: OldImages) -> None:
         name = image.id.removeprefix("sha256:")[:12]
         if why := named.get(image.id, unreadable):
             broom.keep(Kind.IMAGE, name, why, image.size)
+        elif image.used_by:
+            broom.keep(Kind.IMAGE, name, f"container {image.used_by} needs it", image.size)
         elif now - image.created < _YOUNG:
             broom.keep(Kind.IMAGE, name, "made within the hour, and may be being built", image.size)
         else:

@@ -262,14 +262,16 @@ def test_only_images_that_nothing_needs_go(rig: Rig, ended: Path) -> None:
             OldImage(named, 100, 0.0),
             OldImage("sha256:" + "a" * 64, 200, now - 60),
             OldImage("sha256:" + "b" * 64, 300, now - 7200),
+            OldImage("sha256:" + "c" * 64, 400, now - 7200, used_by="somebodys"),
         )
         told = {item.name: item for item in tidy.collect(ctx, images, dry_run=True)}
-        assert len(images.found) == 3
+        assert len(images.found) == 4
         tidy.collect(ctx, images, dry_run=False)
     assert "names it" in told[named.removeprefix("sha256:")[:12]].kept
     assert "within the hour" in told["a" * 12].kept
     assert told["b" * 12].kept == ""
-    assert [image.size for image in images.found] == [100, 200]
+    assert told["c" * 12].kept == "container somebodys needs it"
+    assert [image.size for image in images.found] == [100, 200, 400]
 
 
 @pytest.mark.slow

@@ -50,6 +50,7 @@ def test_only_nameless_images_of_our_builder_are_old(
     with closing(ReplacedImages(ADDRESS)) as images:
         found = {image.id: image for image in images.all()}
         assert made["old"] in found
+        assert found[made["old"]].used_by == ""
         assert found[made["old"]].size == client.images.get(made["old"]).attrs["Size"]
         assert not {made["stranger"], made["named"]} & found.keys()
         images.remove(found[made["old"]])
@@ -63,6 +64,7 @@ def test_an_image_that_a_container_uses_stays(
     try:
         with closing(ReplacedImages(ADDRESS)) as images:
             (old,) = [image for image in images.all() if image.id == made["old"]]
+            assert old.used_by == container.name
             with pytest.raises(InfrastructureError, match="container"):
                 images.remove(old)
             assert made["old"] in {image.id for image in images.all()}
