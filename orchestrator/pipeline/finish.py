@@ -116,16 +116,7 @@ def _replay_due(plan: ReplayPlan, view: JournalView, folder: ReplayFolder) -> li
     """List the phases that happened, in order; the last of them says how the replay ended."""
     attempt = load(folder.attempt.plan, AttemptPlan)
     basis = statements.basis(folder.plan, attempt.task_digest)
-    source = {
-        name: digest
-        for name, digest in (
-            ("patch", plan.patch_sha256),
-            ("manifest", plan.manifest_digest),
-            ("base", plan.base_digest),
-        )
-        if digest is not None
-    }
-    seen = statements.seen_by(plan, Phase.REPLAY)
+    source, seen = _source(plan), statements.seen_by(plan, Phase.REPLAY)
     gate, run = view.last(Event.GATE_STARTED), view.last(Event.RUN_STARTED)
     collected, terminal = view.last(Event.COLLECTED), view.records[-1]
     exited = view.last(Event.EXITED)
@@ -176,6 +167,16 @@ def _replay_due(plan: ReplayPlan, view: JournalView, folder: ReplayFolder) -> li
         )
     )
     return due
+
+
+def _source(plan: ReplayPlan) -> dict[str, str]:
+    """Name what a replay's workspace is made of; nothing where checkpoints were handed in."""
+    made_of = {
+        "patch": plan.patch_sha256,
+        "manifest": plan.manifest_digest,
+        "base": plan.base_digest,
+    }
+    return {name: digest for name, digest in made_of.items() if digest is not None}
 
 
 def finish_scoring(ctx: Context, folder: ScoringFolder) -> None:
