@@ -254,12 +254,33 @@ class PatchPolicy(Strict):
     refuse: tuple[RefusedContent, ...] = tuple(RefusedContent)
 
 
-class EditSpec(Strict):
-    """The edit-test-submit interface: which lines may change."""
+LineRange = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,6}-[1-9][0-9]{0,6}$")]
+"""Lines of a file from 1, both ends in: ``9-24``."""
 
-    packages: tuple[str, ...]
-    editable: dict[str, tuple[str, ...]]
+
+class EditSpec(Strict):
+    """The edit-test-submit interface: which lines may change.
+
+    Attributes:
+        packages: what the first part of an edited file's name must be.
+        editable: the lines of each file that may change, from the top down.
+        tests: how often an agent may test.
+    """
+
+    packages: Annotated[tuple[str, ...], Field(min_length=1)]
+    editable: dict[RelativePath, tuple[LineRange, ...]]
     tests: Annotated[int, Field(ge=1)] = 3
+
+    @model_validator(mode="after")
+    def _ranges_are_in_order(self) -> Self:
+        for path, ranges in self.editable.items():
+            if PurePosixPath(path).parts[0] not in self.packages:
+                raise ValueError(f"{path!r} lies in none of the packages")
+            lines = [int(number) for one in ranges for number in one.split("-")]
+            starts = lines[2::2]
+            if lines != sorted(lines) or any(map(int.__eq__, lines[1::2], starts)):
+                raise ValueError(f"the ranges of {path!r} overlap, or do not go downwards")
+        return self
 
 
 class ReferencePoint(Strict):

@@ -27,6 +27,10 @@ def _spec(**changes: Any) -> TaskSpec:
     return TaskSpec.model_validate(_fields(**changes))
 
 
+def _edit(editable: dict[str, list[str]]) -> dict[str, Any]:
+    return {"interface": "edit-test-submit", "edit": {"packages": ["b"], "editable": editable}}
+
+
 @pytest.mark.parametrize(
     ("changes", "where"),
     [
@@ -46,6 +50,10 @@ def _spec(**changes: Any) -> TaskSpec:
         ({"telemetry": {"every": "500ms"}}, "telemetry.every"),
         ({"telemetry": {"every": "61s"}}, "telemetry.every"),
         ({"interface": "edit-test-submit"}, "goes with interface"),
+        (_edit({"b/c.py": ["9"]}), "edit.editable"),
+        (_edit({"b/c.py": ["9-8"]}), "go downwards"),
+        (_edit({"b/c.py": ["1-4", "4-5"]}), "overlap"),
+        (_edit({"c/c.py": ["1-4"]}), "none of the packages"),
         ({"score": {"command": "e.py", "metric": "m", "oops": 1}}, "score.oops"),
     ],
     ids=str,
