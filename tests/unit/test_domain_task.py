@@ -1,10 +1,28 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from orchestrator.domain.roles import Phase
-from orchestrator.domain.task import TaskSpec, wall_settings
+from orchestrator.domain.task import (
+    Asset,
+    Budget,
+    CheckpointRule,
+    ExploreSpec,
+    GateSpec,
+    GpuSpec,
+    PatchPolicy,
+    ProxySpec,
+    ReplaySpec,
+    Resources,
+    ScoreSpec,
+    TaskSpec,
+    TelemetrySpec,
+    ValidateSpec,
+    Workspace,
+    wall_settings,
+)
 
 FINAL = {"role": "final", "source": {"prepare": "p.py"}}
 
@@ -85,3 +103,26 @@ def test_a_task_is_frozen() -> None:
 def test_wall_settings_are_the_published_ones() -> None:
     assert wall_settings(12 * 3600, 900) == (42_600, 900)
     assert wall_settings(100, 900) == (95, 5)
+
+
+def test_every_key_is_documented() -> None:
+    pages = Path(__file__).parents[2].joinpath("docs/tasks.md").read_text(encoding="utf-8")
+    models = (
+        TaskSpec,
+        Workspace,
+        Asset,
+        Resources,
+        ExploreSpec,
+        Budget,
+        ReplaySpec,
+        ValidateSpec,
+        ScoreSpec,
+        ProxySpec,
+        GpuSpec,
+        GateSpec,
+        TelemetrySpec,
+        CheckpointRule,
+        PatchPolicy,
+    )
+    keys = {f.alias or name for model in models for name, f in model.model_fields.items()}
+    assert not [key for key in sorted(keys) if f"`{key}`" not in pages]
