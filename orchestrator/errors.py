@@ -10,7 +10,7 @@ got something wrong::
     |-- InfrastructureError       75   the machine failed; the same command may be tried again
     |   |-- GateRefusedError           a gate check or a reservation said no
     |   |   `-- ResourcesBusyError     somebody else has what is asked for; it will be free again
-    |   |-- ContainerLostError         the engine no longer knows what became of a container
+    |   |-- ContainerLostError         the machine ended a container, or lost it
     |   |-- DeviceUnreadableError      the driver would not say how a GPU stands
     |   |-- DeviceLostError            a GPU has gone
     |   |-- AssetMismatchError         an asset is missing or not the one the task locks
@@ -84,7 +84,7 @@ class ResourcesBusyError(GateRefusedError):
 
 
 class ContainerLostError(InfrastructureError):
-    """The engine lost a container, or answers from another engine or boot."""
+    """The machine ended a container, the engine lost it, or another engine or boot answers."""
 
 
 class DeviceUnreadableError(InfrastructureError):

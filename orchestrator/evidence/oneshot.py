@@ -9,7 +9,7 @@ from orchestrator.domain.outcome import StopReason
 from orchestrator.domain.records import PhasePlan
 from orchestrator.domain.roles import Phase
 from orchestrator.domain.task import Resources
-from orchestrator.errors import InfrastructureError, InterruptedByOperator
+from orchestrator.errors import ContainerLostError, InterruptedByOperator
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.context import Context, container_name
 from orchestrator.evidence.observer import Subject
@@ -76,7 +76,7 @@ class Check:
             logs: where its text output goes.
 
         Raises:
-            InfrastructureError: a host fact ended it.
+            ContainerLostError: a host fact ended it.
             InterruptedByOperator: the operator asked for a stop.
         """
         ctx = self.ctx
@@ -103,7 +103,7 @@ class Check:
             log.close()
         if ending.host_facts:
             facts = ", ".join(sorted(ending.host_facts))
-            raise InfrastructureError(f"the {self.phase} container of {tag} ended: {facts}")
+            raise ContainerLostError(f"the {self.phase} container of {tag} ended: {facts}")
         if ending.facts.stop_reason is StopReason.OPERATOR:
             raise InterruptedByOperator(f"{self.phase} of {tag} was interrupted")
         output = None

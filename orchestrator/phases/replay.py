@@ -19,6 +19,7 @@ from orchestrator.errors import (
     EngineUnavailableError,
     GateRefusedError,
     InfrastructureError,
+    StorageFullError,
 )
 from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.apply import Applied, InvalidPatch, PatchDiffers, apply, copy_pristine
@@ -123,6 +124,7 @@ def resume(
         rooms.adopt(folder.workspace, plan.resources.disk)
         out = rooms.adopt(folder.out, plan.resources.disk)
         if seen is not None:
+            rooms.outlive(StorageFullError)
             adoption.note(ctx, journal)
             _settle(replay, out, Ending.from_data(seen.data))
             return
@@ -137,8 +139,12 @@ def resume(
 
 
 def _conclude(replay: _Replay, out: Volume, ending: Ending) -> None:
-    """Record how a run ended, and go on from there."""
+    """Record how a run ended, and go on from there.
+
+    What it published is kept where it lies should the disk be full now: it is collected later.
+    """
     replay.journal.append(Event.EXITED, **ending.as_data())
+    replay.rooms.outlive(StorageFullError)
     _pin(replay, Event.EXITED)
     _settle(replay, out, ending)
 

@@ -23,7 +23,7 @@ from orchestrator.errors import (
     StorageFullError,
     TaskPackError,
 )
-from orchestrator.evidence.adoption import Adoption
+from orchestrator.evidence.adoption import Adoption, adoptions
 from orchestrator.evidence.context import Context, Outcome
 from orchestrator.evidence.ownership import named
 from orchestrator.evidence.rooms import CONTROL_SIZE
@@ -319,16 +319,34 @@ def _supervised(ctx: Context, folder: RunFolder, plan: PhasePlan) -> Iterator[Jo
             ):
                 ctx.say("a submission was accepted before; it is completed in the background")
                 raise
-            begun = journal.state in _HAD and journal.view.last(Event.RUN_STARTED) is not None
-            if begun and isinstance(failure, TaskPackError):
+            if _is_begun(journal) and isinstance(failure, TaskPackError):
                 raise
-            if begun and isinstance(failure, _PASSING):
+            if _is_begun(journal) and passes(journal, failure):
                 ctx.guard(folder.root, None)
                 ctx.say(f"{folder.root} is not ended by that; it is gone on with in the background")
                 raise
             book(ctx, journal, folder, Event.INFRASTRUCTURE, fact=fact, message=message)
             raise
         finish(ctx, folder)
+
+
+def _is_begun(journal: Journal) -> bool:
+    return journal.state in _HAD and journal.view.last(Event.RUN_STARTED) is not None
+
+
+def passes(journal: Journal, failure: Exception) -> bool:
+    """Tell whether a replay that was begun can still come to its end after a failure.
+
+    The command that was run for hours is not run again because a disk was full, or a validator's
+    container removed, when it had ended already.
+    """
+    if isinstance(failure, _PASSING):
+        return True
+    ended = journal.view.last(Event.COLLECTED) or journal.view.last(Event.EXITED)
+    if ended is None or not isinstance(failure, (StorageFullError, ContainerLostError)):
+        return False
+    later = (record for record in journal.view.records if record.seq > ended.seq)
+    return len(adoptions(later)) < _TRIES
 
 
 def is_accepted(folder: RunFolder, state: State | None) -> bool:
@@ -356,6 +374,8 @@ _HAD = frozenset({State.RUNNING, State.COLLECTED})
 """States of a replay whose run was begun or had."""
 _PASSING = (EngineUnavailableError, GateRefusedError)
 """What says nothing of a run that was begun: the engine comes back, a reservation gets free."""
+_TRIES = 10
+"""How often what was run to its end is gone on with after a failure of the machine's own."""
 
 _REASONS = {
     Event.OPERATOR: TerminationReason.OPERATOR_INTERRUPT,

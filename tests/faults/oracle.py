@@ -56,6 +56,12 @@ def is_settled(point: Point) -> bool:
     return _place(point.kind, point.event, point.when) >= boundary
 
 
+def _has_exited(point: Point) -> bool:
+    """Tell whether the end of a replay's command is written by then."""
+    ended = _place(RunKind.REPLAY, "exited", When.AFTER)
+    return point.kind is RunKind.REPLAY and _place(point.kind, point.event, point.when) >= ended
+
+
 def is_durable(point: Point) -> bool:
     """Tell whether the run's ending is written by then: nothing may change it any more."""
     return point.event == GOOD[point.kind] and point.when is When.AFTER
@@ -87,7 +93,6 @@ _WITH_CONTAINER = {
     (RunKind.ATTEMPT, "exploring"),
     (RunKind.REPLAY, "run_started"),
     (RunKind.REPLAY, "running"),
-    (RunKind.REPLAY, "validating"),
     (RunKind.SCORING, "evaluating"),
 }
 """Where a container exists whose end nobody has seen yet."""
@@ -98,7 +103,9 @@ def allowed(case: Case) -> frozenset[str]:
     point = case.point
     good = frozenset({GOOD[point.kind]})
     accepted = point.kind is RunKind.ATTEMPT and is_settled(point)
-    if is_durable(point) or accepted:
+    # A command that was had is not had again for a disk, or for a container that validates.
+    had = _has_exited(point) and case.fault is not Fault.SIGTERM
+    if is_durable(point) or accepted or had:
         return good
     match case.fault:
         case Fault.KILL9 | Fault.KILL9_BOTH:

@@ -11,14 +11,24 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.adapters.fake_clock import FakeClock
+from orchestrator.domain.attempt import RunKind
 from orchestrator.domain.container import ContainerEnd, ContainerState, ContainerStatus
 from orchestrator.domain.outcome import HostFact, KilledBy, StopReason
 from orchestrator.domain.roles import Phase
-from orchestrator.errors import StorageFullError, UsageError
+from orchestrator.errors import (
+    ContainerLostError,
+    EngineUnavailableError,
+    InfrastructureError,
+    StorageFullError,
+    UsageError,
+)
 from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.kills import KillIntent, KillLedger
+from orchestrator.lifecycle.machine import Event
+from orchestrator.pipeline import drive
 from orchestrator.storage import durable, lock, supervisor
 from orchestrator.storage.device_locks import DeviceLock
+from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Capacity, Ledger, Reservation
 from orchestrator.storage.supervisor import (
     Holders,
@@ -207,3 +217,19 @@ def test_an_inherited_lock_is_kept_over_several_turns(tmp_path: Path) -> None:
         supervising(tmp_path),
     ):
         pass
+
+
+def test_what_was_run_to_its_end_survives_ten_failures_of_the_machine(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "lifecycle.jsonl", RunKind.REPLAY, "run", FakeClock())
+    full = StorageFullError("no space left")
+    for event in (Event.REGISTERED, Event.GATE_STARTED, Event.GATE_PASSED, Event.RUN_STARTED):
+        journal.append(event)
+    assert not drive.passes(journal, full)
+    assert drive.passes(journal, EngineUnavailableError("away"))
+    journal.append(Event.EXITED)
+    assert not drive.passes(journal, InfrastructureError("the validator fails on the anchor too"))
+    for _ in range(10):
+        assert drive.passes(journal, full)
+        assert drive.passes(journal, ContainerLostError("removed"))
+        journal.append(Event.NOTED, audit="adopted")
+    assert not drive.passes(journal, full)
