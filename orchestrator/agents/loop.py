@@ -84,7 +84,7 @@ class LoopAgent(Agent):
         ]
         nudges = 0
         while not session.stopping.is_set():
-            message = _answer(session, messages)
+            message = next_message(session, messages, [_SHELL])
             if message is None:
                 return
             messages.append(message)
@@ -103,10 +103,12 @@ class LoopAgent(Agent):
                 messages.append({"role": "user", "content": words})
 
 
-def _answer(session: AgentSession, messages: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Ask the model; try again where its provider failed, and give up where it refused."""
+def next_message(
+    session: AgentSession, messages: list[Mapping[str, Any]], tools: list[Mapping[str, Any]]
+) -> Mapping[str, Any] | None:
+    """Ask the model; try again where its provider failed, and give up where it refused: None."""
     model = session.model
-    body = {"model": model.name, "messages": messages, "tools": [_SHELL]}
+    body = {"model": model.name, "messages": messages, "tools": tools}
     if model.effort:
         body["reasoning_effort"] = model.effort
     for refusal in range(REFUSALS):
@@ -146,14 +148,20 @@ def _use(session: AgentSession, call: Mapping[str, Any]) -> Mapping[str, Any]:
     except (KeyError, TypeError, ValueError, AttributeError) as fault:
         said = f"the call was not understood: {fault!r}; call shell with a command"
     else:
-        said = _told(session.execute(command, timeout=limit))
+        said = told(session.execute(command, timeout=limit))
     return {"role": "tool", "tool_call_id": str(call.get("id", "")), "content": said}
 
 
-def _told(result: ExecResult) -> str:
-    text = result.output.decode("utf-8", "backslashreplace")
-    if len(text) > _SHOWN:
-        left = len(text) - _SHOWN
-        text = f"{text[: _SHOWN // 2]}\n[{left} characters left out]\n{text[-_SHOWN // 2 :]}"
+def told(result: ExecResult) -> str:
+    """Say how a command came out: what it printed, and its end."""
+    text = shortened(result.output.decode("utf-8", "backslashreplace"))
     ending = "cut off" if result.exit_code is None else f"exit code {result.exit_code}"
     return f"{text}\n[{ending}, {result.seconds:.1f} s]"
+
+
+def shortened(text: str) -> str:
+    """Leave out the middle of what is too long for a model."""
+    if len(text) <= _SHOWN:
+        return text
+    left = len(text) - _SHOWN
+    return f"{text[: _SHOWN // 2]}\n[{left} characters left out]\n{text[-_SHOWN // 2 :]}"
