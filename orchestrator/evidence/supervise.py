@@ -222,7 +222,6 @@ class Watch:
             self.container.wait(_LAST_WAIT)
             raise
         self._read_memory()
-        self._look_a_last_time()
         return self.ending(reason, end, lost=lost)
 
     def _wait(self, on_tick: Callable[[], bool]) -> tuple[StopReason, ContainerEnd | None, bool]:
@@ -350,9 +349,11 @@ class Watch:
             )
 
     def ending(self, reason: StopReason, end: ContainerEnd | None, *, lost: bool) -> Ending:
-        """Put together what is known of the end."""
+        """Put together what is known of the end; a last look takes none of the run's time."""
         duration_ns = self.clock.boottime_ns() - self._started_ns
         wall_ns = self.clock.wall_ns() - self._started_wall_ns
+        ended = self.clock.utc().isoformat()
+        self._look_a_last_time()
         state = None if end is None else end.state
         reached = self._memory.limit_reached
         facts = ExitFacts(
@@ -386,7 +387,7 @@ class Watch:
             host_facts=frozenset(host),
             contested=frozenset(contested),
             started=self._started_utc,
-            ended=self.clock.utc().isoformat(),
+            ended=ended,
         )
 
 

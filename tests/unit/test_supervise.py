@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -12,6 +13,7 @@ from orchestrator.domain.outcome import HostFact, KilledBy, Sign, StopReason, Ve
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import ContainerLeftRunning, EngineUnavailableError
 from orchestrator.evidence.capped_log import CappedLog
+from orchestrator.evidence.observer import Findings, Observer
 from orchestrator.evidence.supervise import Beat, Ending, StopRequest, Watch, host_oom_kills
 from orchestrator.ports import Container, MemoryUse
 
@@ -80,6 +82,23 @@ def test_the_deadline_kills_and_says_so(tmp_path: Path) -> None:
     assert ending.facts.exit_code == 137
     assert ending.facts.duration_s == 11
     assert verdict(ending.facts, ending.host_facts) is Verdict.BEHAVIOR
+
+
+def test_a_last_look_that_takes_long_takes_none_of_the_runs_time(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lambda _: 0)
+
+    def hang() -> Findings:
+        bench.clock.advance(15)
+        return Findings(signs=frozenset({Sign.OBSERVATION_GAP}))
+
+    observer = create_autospec(Observer, instance=True, host_facts=frozenset())
+    observer.spoiled.return_value = False
+    observer.finish.side_effect = hang
+    bench.watch.observer = observer
+    ending = bench.run()
+    assert ending.facts.duration_s == 0
+    assert ending.started == ending.ended
+    assert ending.contested == {Sign.OBSERVATION_GAP}
 
 
 def test_a_phase_that_has_seen_enough_ends_it(tmp_path: Path) -> None:
