@@ -18,6 +18,12 @@ _OFF = (
     "OPENCODE_DISABLE_LSP_DOWNLOAD",
     "OPENCODE_DISABLE_DEFAULT_PLUGINS",
 )
+_NO_NPM = {
+    "npm_config_registry": "http://127.0.0.1:9",
+    "npm_config_fetch_retries": "0",
+    "npm_config_offline": "true",
+}
+"""It would fetch plugins for each folder of settings, and wait for a registry in vain."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,8 @@ class OpencodeAgent(CliAgent):
                 }
             },
         }
-        return {"OPENCODE_CONFIG_CONTENT": json.dumps(config), **dict.fromkeys(_OFF, "1")}
+        off = dict.fromkeys(_OFF, "1")
+        return {"OPENCODE_CONFIG_CONTENT": json.dumps(config), **off, **_NO_NPM}
 
     @override
     def reader(self, session: AgentSession) -> Reader:
