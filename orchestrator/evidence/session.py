@@ -12,12 +12,13 @@ from orchestrator.domain.container import ExecResult
 from orchestrator.evidence.model_room import ModelRoom
 from orchestrator.evidence.raw_stream import Lines, RawLog
 from orchestrator.evidence.transcript import LineKind, Transcript
+from orchestrator.evidence.trial import Trials
 from orchestrator.ports import AgentSession, Clock, Container, SessionModel
 
 _NS = 1_000_000_000
 _CLEAR_WALL = 10.0
 _ALOUD = 200
-_TERMINAL = ("bash", "-c", "cat /logs/instruction.md; exec bash -l")
+_TERMINAL = ("bash", "-c", "cat /logs/instruction.md; echo; exec bash -l")
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class ContainerSession(AgentSession):
     on_note: Callable[..., None]
     room: ModelRoom | None = None
     raw: RawLog | None = None
+    trials: Trials | None = None
 
     @property
     @override
@@ -119,6 +121,20 @@ class ContainerSession(AgentSession):
         )
         lines.end()
         return result
+
+    @override
+    def put(self, changed: Mapping[str, str]) -> None:
+        self._tests.put(changed)
+
+    @override
+    def test(self, changed: Mapping[str, str]) -> ExecResult:
+        return self._tests.run(changed)
+
+    @property
+    def _tests(self) -> Trials:
+        if self.trials is None:
+            raise RuntimeError("this exploration has a shell")  # see pipeline.agents
+        return self.trials
 
     @override
     def ask(self, body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -42,7 +42,7 @@ def typed(rig: Rig, pack: Path, text: str) -> tuple[int, str]:
 def test_a_person_explores_and_submits(rig: Rig) -> None:
     code, seen = typed(rig, rig.pack(), "echo '# by hand' >> run.sh; /opt/harness/submit.sh\n")
     assert code == 0, seen
-    assert "Do something." in seen
+    assert "Do something.\r\n" in seen
     (attempt,) = rig.runs.glob("shell__*/attempt-001")
     assert last(attempt, "captured")["reason"] == "agent_explicit_submit"
     assert not verify(attempt).faults
