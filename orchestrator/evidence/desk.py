@@ -15,6 +15,7 @@ from orchestrator.evidence.model_room import RELAY, SOCKET, ModelRoom, record_di
 from orchestrator.evidence.raw_stream import RawLog
 from orchestrator.evidence.session import ContainerSession
 from orchestrator.evidence.transcript import Transcript
+from orchestrator.evidence.trial import Trials
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Agent, Container
 from orchestrator.storage.journal import Journal
@@ -73,9 +74,14 @@ class Desk:
         return None if self.room is None else self.room.gateway.socket
 
     def session(
-        self, container: Container, text: str, stop: threading.Event, aloud: Callable[[str], None]
+        self,
+        container: Container,
+        text: str,
+        stop: threading.Event,
+        aloud: Callable[[str], None],
+        trials: Trials | None = None,
     ) -> ContainerSession:
-        """Give the agent its hands."""
+        """Give the agent its hands; ``trials`` is for one without a shell."""
         return ContainerSession(
             container=container,
             clock=self.ctx.clock,
@@ -91,6 +97,7 @@ class Desk:
             on_note=self._note,
             room=self.room,
             raw=self.raw,
+            trials=trials,
         )
 
     def provider_gone(self) -> str | None:

@@ -7,10 +7,10 @@ its workspace captured from outside and proven to round-trip, and only then is i
 import threading
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from orchestrator.domain.attempt import SubmissionOrigin, TerminationReason
-from orchestrator.domain.container import ContainerSpec, Mount
+from orchestrator.domain.container import ContainerSpec
 from orchestrator.domain.outcome import HostFact, StopReason
 from orchestrator.domain.records import AttemptPlan
 from orchestrator.domain.roles import Phase
@@ -24,7 +24,6 @@ from orchestrator.evidence.observer import Subject
 from orchestrator.evidence.ownership import claim_of, devices_of, owned, require_driver
 from orchestrator.evidence.requests import Action, Answer, Request, RequestBox
 from orchestrator.evidence.rooms import (
-    HARNESS,
     Rooms,
     control_mounts,
     harness_mounts,
@@ -45,6 +44,7 @@ from orchestrator.evidence.taking import (
     take_at_the_end,
     violations,
 )
+from orchestrator.evidence.trial import Trials, environment, proxy_mounts
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Agent, Container
 from orchestrator.sandbox import KEEP_ALIVE, asset_mounts, container_spec
@@ -84,8 +84,9 @@ def run(
         ContainerLeftRunning: asked twice.
     """
     need, phases = plan.resources, (Phase.EXPLORE,)
-    # /workspace, /out, and what is kept of a refused one.
-    claim = claim_of(plan, Phase.EXPLORE, 3 * need.disk, folder.root)
+    # /workspace, /out, and what is kept of a refused one; the first two again for a test.
+    disks = 3 if plan.task.edit is None else 5
+    claim = claim_of(plan, Phase.EXPLORE, disks * need.disk, folder.root)
     evidence = folder.gate if devices_of(plan, phases) else None
     checks = partial(require_driver, ctx, plan, phases)
     owning = owned(ctx, plan, phases, claim, checks, evidence)
@@ -109,6 +110,7 @@ def run(
             folder=folder,
             journal=journal,
             rooms=rooms,
+            held=held,
             box=box,
             desk=desk,
             container=ctx.engine.create(
@@ -153,7 +155,7 @@ def spec(
             *writable_mounts(folder.workspace, folder.out),
             *asset_mounts(Phase.EXPLORE, plan.materials),
             *harness_mounts(ctx.harness, *_SCRIPTS, *harness_of(plan)),
-            *_proxy(pack),
+            *proxy_mounts(pack),
             *host_mounts(host_folder(folder)),
             *control_mounts(folder.control),
             *desk_mounts(plan, socket),
@@ -162,22 +164,14 @@ def spec(
         labels=ctx.labels(plan.run_id, plan.engine, deadline_ns),
         isolation=ctx.isolation.of(plan),
         cpuset="" if held is None else held.cpuset,
-        gpus=() if held is None else held.gpus[: plan.resources.gpus],
+        # Without a shell nothing runs here: the tests get the devices.
+        gpus=() if held is None or plan.task.edit else held.gpus[: plan.resources.gpus],
     )
 
 
 def host_folder(folder: AttemptFolder) -> Path:
     """Where the host's files for an exploration lie."""
     return folder.logs / "host"
-
-
-def environment(plan: AttemptPlan) -> dict[str, str]:
-    """Name the variables an agent's commands get besides the sandbox's own."""
-    env = {"OUTPUT_DIR": "/out"}
-    if plan.task.proxy is not None:
-        script = PurePosixPath(plan.task.proxy.command).name
-        env["ORCH_PROXY_COMMAND"] = f"{HARNESS}/proxy/{script}"
-    return env
 
 
 def instruction(plan: AttemptPlan, pack: Pack) -> str:
@@ -191,12 +185,6 @@ def instruction(plan: AttemptPlan, pack: Pack) -> str:
     return render(pack, plan.task, plan.wall)
 
 
-def _proxy(pack: Pack) -> tuple[Mount, ...]:
-    if pack.spec.proxy is None:
-        return ()
-    return (pack.script_mount(pack.spec.proxy.command, f"{HARNESS}/proxy"),)
-
-
 @dataclass(slots=True)
 class _Exploration:
     ctx: Context
@@ -206,6 +194,7 @@ class _Exploration:
     folder: AttemptFolder
     journal: Journal
     rooms: Rooms
+    held: Reservation
     box: RequestBox
     desk: Desk
     container: Container
@@ -243,7 +232,9 @@ class _Exploration:
         self.rooms.close_views()
         if not self.plan.resources.read_only:
             self.untouched = frozenset(self.container.changes())  # mount points, made at the start
-        session = self.desk.session(self.container, self.text, self.stopping, self.ctx.say)
+        session = self.desk.session(
+            self.container, self.text, self.stopping, self.ctx.say, self._trials()
+        )
         worker = threading.Thread(target=self._work, args=(session,), name="agent", daemon=True)
         worker.start()
         try:
@@ -255,6 +246,14 @@ class _Exploration:
         self._note_orphans()
         outcome = self._outcome(ending)
         return Outcome(outcome.event, {**outcome.data, **self.desk.ended()})
+
+    def _trials(self) -> Trials | None:
+        if self.plan.task.edit is None:
+            return None
+        return Trials(
+            *(self.ctx, self.plan, self.pack, self.folder),
+            *(self.held, self.deadline_ns, self.stopping),
+        )
 
     def _work(self, session: ContainerSession) -> None:
         """The agent's thread. Whatever escapes it is raised again by the phase's own thread."""

@@ -9,6 +9,7 @@ from orchestrator.agents.registry import make_agent, split_version
 from orchestrator.domain.agent_package import InstalledAgent, PlannedPackage
 from orchestrator.domain.model import NO_MODEL, RECORDED, Dialect
 from orchestrator.domain.records import AttemptPlan
+from orchestrator.domain.task import Interface
 from orchestrator.errors import UsageError
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.model_room import effort_of
@@ -64,6 +65,7 @@ class Supply:
             TaskPackError: the task lacks what the agent needs.
         """
         agent, (plain, version) = make_agent(name, pack), split_version(name)
+        _check_interface(agent, pack)
         self._check_model(agent, pack, model, effort)
         if agent.package is None:
             if version is not None:
@@ -90,6 +92,14 @@ class Supply:
                 f"and {model} is served as {_words(choice.dialects)}",
                 remedy="choose another agent, or add the dialect to the provider in orch.toml",
             )
+
+
+def _check_interface(agent: Agent, pack: Pack) -> None:
+    if pack.spec.edit is not None and agent.interface is not Interface.EDIT_TEST_SUBMIT:
+        raise UsageError(
+            f"task {pack.spec.name!r} gives no shell, and agent {agent.name!r} works in one",
+            remedy="--agent editor",
+        )
 
 
 def _recording(model: str) -> str | None:

@@ -13,6 +13,7 @@ from orchestrator.domain.outcome import HostFact
 from orchestrator.domain.records import PhasePlan, ReplayPlan
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import InterruptedByOperator, OrchError, UsageError
+from orchestrator.evidence import trial
 from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.rooms import views_of
@@ -31,10 +32,10 @@ from orchestrator.storage.records import load
 from orchestrator.storage.supervisor import is_supervised, supervising
 from receipts.errors import ReceiptError
 
-VOLUMES = ("workspace", "out", "control", "scratch", "validate-out")
+VOLUMES = ("workspace", "out", "control", "scratch", "validate-out", trial.WORKSPACE, trial.OUT)
 """Folders of a run that may be volumes."""
 _RESUMABLE = frozenset({State.RUNNING, State.COLLECTED})
-HOSTS = ("host", "validate-host")
+HOSTS = ("host", "validate-host", trial.HOST)
 """Folders under a run's ``logs`` that the host writes for containers."""
 
 

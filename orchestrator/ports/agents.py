@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from orchestrator.domain.agent_package import InstalledAgent, PackageSource
 from orchestrator.domain.container import ExecResult
 from orchestrator.domain.model import Dialect
+from orchestrator.domain.task import Interface
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,17 @@ class AgentSession(Protocol):
         """
         ...
 
+    def put(self, changed: Mapping[str, str]) -> None:
+        """Make ``/workspace`` the shipped solution with these files, by path and whole text.
+
+        For an agent without a shell, as ``test``.
+        """
+        ...
+
+    def test(self, changed: Mapping[str, str]) -> ExecResult:
+        """Run the shipped solution with these files in a fresh container, on the train role."""
+        ...
+
     def ask(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask the model for one chat completion and return it.
 
@@ -129,6 +141,11 @@ class Agent(Protocol):
     def interactive(self) -> bool:
         """Whether it uses the operator's terminal, so that nothing else may write there."""
         ...
+
+    @property
+    def interface(self) -> Interface:
+        """How it works on a task: in a shell, if it says nothing else."""
+        return Interface.SHELL
 
     @property
     def dialect(self) -> Dialect | None:

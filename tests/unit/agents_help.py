@@ -80,6 +80,17 @@ class ScriptedSession(AgentSession):
         return ExecResult(run.exit_code, b"", truncated=False, timed_out=False, seconds=1.0)
 
     @override
+    def put(self, changed: Mapping[str, str]) -> None:
+        self.told.append(("put", dict(changed)))
+
+    @override
+    def test(self, changed: Mapping[str, str]) -> ExecResult:
+        self.told.append(("test", dict(changed)))
+        return ExecResult(
+            0, b"seed 42 digits acc 0.9\n", truncated=False, timed_out=False, seconds=2
+        )
+
+    @override
     def ask(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         self.asked.append({**body, "messages": list(body["messages"])})
         answer = self.answers.pop(0)
