@@ -16,7 +16,7 @@ import yaml
 from orchestrator.adapters.docker_container import DockerContainer
 from orchestrator.config import bundled
 from orchestrator.ports import LogSink
-from tests.e2e.rig import Rig, final, last
+from tests.e2e.rig import Rig, events, final, last
 from tests.mock_models.researcher import Researcher
 from tests.mock_models.server import MockModels
 
@@ -30,6 +30,8 @@ NOSY = (
     "python3 -c 'import socket; socket.create_connection((\"192.0.2.7\", 81), 2)'; "
     "python3 -c 'import socket; socket.getaddrinfo(\"canary.invalid.\", 443)'; true"
 )
+FINISH = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+"""What ends mini-swe-agent; to the others it is an echo, and ending their turn ends them."""
 LOOKED_FOR = {"address 192.0.2.7:81", "name canary.invalid"}
 """By the step above, so that an empty log is not a deaf one's."""
 
@@ -55,7 +57,7 @@ def steps() -> list[str | None]:
     """The research of the task's own script, told by a model; once it takes itself for done."""
     script = yaml.safe_load((bundled("tasks") / TASK / "demo.yaml").read_text())
     *work, submit = [step["run"] for step in script if "run" in step]
-    return [NOSY, *work, None, submit]
+    return [NOSY, *work, FINISH, None, submit]
 
 
 @contextmanager
@@ -103,6 +105,7 @@ def test_a_real_agent_explores_to_its_submission_and_again_from_the_recording(
     assert captured["model"]["answered_as"] == ["mock-1"]
     assert captured["model"]["input_tokens"] == 100 * captured["model"]["requests"]
     assert set(captured["records"]) == {"transcript.jsonl", "exchanges.jsonl", "agent-raw.log"}
+    assert "agent_nudged" in [e["data"].get("audit") for e in events(attempt)]
     assert set(log.read_text().splitlines()) == LOOKED_FOR
     assert told(attempt) >= {"message", "call", "output", "tokens"}
     assert not [path for path in rig.runs.rglob("*") if holds(path, KEY)]
