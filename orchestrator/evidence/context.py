@@ -12,6 +12,7 @@ from orchestrator.domain.gate import Asked, PermittedHolder
 from orchestrator.domain.records import EngineRecord
 from orchestrator.domain.roles import Phase
 from orchestrator.domain.task import Strict
+from orchestrator.errors import GateRefusedError, UsageError
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.kills import KillLedger
 from orchestrator.evidence.observer import Observer, Subject
@@ -126,8 +127,20 @@ class Context:
 
     def _observer(self, subject: Subject, container: Container) -> Observer:
         if subject.gpus:
-            subject = replace(subject, permitted=self.permitted())
+            subject = replace(subject, permitted=self._still_permitted())
         return Observer(subject, container, self.clock, self.processes, self.devices)
+
+    def _still_permitted(self) -> tuple[PermittedHolder, ...]:
+        """Read again who may be on a GPU, now that a run is under way.
+
+        Raises:
+            GateRefusedError: that cannot be read: a slip in the operator's file says nothing of
+                the run, which waits until it is mended.
+        """
+        try:
+            return self.permitted()
+        except UsageError as slip:
+            raise GateRefusedError(str(slip), remedy=slip.remedy) from slip
 
     def _mark_unusable(self, uuid: str, reason: str) -> None:
         """Keep a GPU from every run until this host has been restarted."""

@@ -121,6 +121,7 @@ def resume(
     with Rooms(ctx, host_folder(folder), held) as rooms:
         replay = _Replay(ctx, plan, folder, journal, rooms)
         rooms.outlive(EngineUnavailableError)
+        rooms.outlive(GateRefusedError)
         rooms.adopt(folder.workspace, plan.resources.disk)
         out = rooms.adopt(folder.out, plan.resources.disk)
         if seen is not None:

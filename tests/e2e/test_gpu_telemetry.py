@@ -13,7 +13,7 @@ import pytest
 from orchestrator.adapters.process_table import HostProcesses
 from orchestrator.domain.telemetry import DeviceNews, Foreign, Owner, Sample, Xid
 from orchestrator.evidence.telemetry_log import read_telemetry
-from tests.e2e.rig import PUBLISH, Rig, events, final, has, last, until
+from tests.e2e.rig import PUBLISH, Rig, events, final, has, kill_group, last, until
 from tests.nvml.stand_in import GIB, Process, StandIn
 from tests.private_engine import PrivateEngine, private_engine, require_private_engine
 
@@ -226,3 +226,21 @@ def test_a_driver_that_hangs_in_mid_run_holds_no_deadline_up(bench: Bench) -> No
     # The container is down at the deadline; its run is booked when the last look was given up.
     assert exited["mono_ns"] - started["mono_ns"] < 60 * 10**9
     assert has(bench.replay, "collected")
+
+
+def test_a_slip_in_the_hosts_file_costs_a_run_that_was_begun_nothing(bench: Bench) -> None:
+    replaying = bench.begin()
+    file = bench.rig.settings().file
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("no toml at all")
+    kill_group(replaying)
+    replaying.communicate()
+    said = bench.replay / "logs/adopter.log"
+    until(lambda: said.exists() and "orch.toml" in said.read_text())
+    assert not has(bench.replay, "infrastructure")
+    file.unlink()
+    bench.go()
+    bench.rig.settled(bench.replay)
+    assert final(bench.replay) == "validated"
+    assert last(bench.replay, "exited")["exit"]["exit_code"] == 0
+    bench.rig.nothing_left()
