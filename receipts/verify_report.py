@@ -8,7 +8,7 @@ from receipts.verify_model import PROVES, Report, Step, Verdict
 _WORDS = {
     Verdict.AUTHENTIC: "verified: consistent, and signed by the given keys for the given task",
     Verdict.FINDING: "FINDING: does not hold",
-    Verdict.UNAUTHENTICATED: "consistent, unauthenticated (give --key and --task DIGEST)",
+    Verdict.UNAUTHENTICATED: "consistent, unauthenticated (give both --key and --task DIGEST)",
 }
 _OPEN = "selection not excluded: no published head of the campaign log was compared"
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
@@ -20,7 +20,7 @@ def lines(report: Report) -> Iterator[str]:
     yield f"{report.receipts} receipts of {report.runs} runs{going_on}"
     for number, step in enumerate(Step, start=1):
         faults = [fault for fault in report.faults if fault.step is step]
-        said = f"{len(faults)} findings" if faults else "holds"
+        said = _counted(len(faults))
         yield f"{number:2}. {step:<10} {said:<12} {PROVES[step]}"
         for fault in faults:
             yield ascii_only(f"      {fault.where}: {fault.what}")
@@ -30,6 +30,15 @@ def lines(report: Report) -> Iterator[str]:
         yield ascii_only(f"note: {note}")
     yield report.selection or _OPEN
     yield f"verdict: {_WORDS[report.verdict]}"
+
+
+def _counted(faults: int) -> str:
+    match faults:
+        case 0:
+            return "holds"
+        case 1:
+            return "1 finding"
+    return f"{faults} findings"
 
 
 def document(report: Report) -> dict[str, Any]:

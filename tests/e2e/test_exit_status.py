@@ -45,7 +45,7 @@ def test_EX_04_our_own_deadline_is_not_taken_for_anothers_kill(rig: Rig) -> None
     assert seen["killed_by"] == "orchestrator"
     assert seen["oom_killed"] is False
     assert seen["exit_code"] == 137
-    assert 5 <= seen["duration_s"] <= 5 + 3
+    assert 5 - 2 <= seen["duration_s"] <= 5 + 3  # making the container takes its share
     assert last(replay, "validated")["accepted"][0]["name"] == "checkpoint-10"
     rig.nothing_left()
 

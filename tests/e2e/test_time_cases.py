@@ -78,8 +78,9 @@ def test_TM_04_the_timer_shows_the_budget_from_the_first_second(rig: Rig, budget
 
 
 def test_TM_04_a_real_replay_of_five_seconds_lasts_five_seconds(rig: Rig) -> None:
+    """The budget begins before the container is made, which takes its share of it."""
     replay = rig.run("sleep 300\n", replay={"wall": "5s"})
-    assert 5 <= last(replay, "exited")["exit"]["duration_s"] <= 7 + 3
+    assert 5 - 2 <= last(replay, "exited")["exit"]["duration_s"] <= 7 + 3
 
 
 def test_TM_05_nothing_an_agent_does_to_its_timer_moves_the_end(rig: Rig) -> None:
@@ -93,7 +94,7 @@ def test_TM_05_nothing_an_agent_does_to_its_timer_moves_the_end(rig: Rig) -> Non
     attempt = rig.explore(rig.pack(steps=steps, explore={"wall": "5s"}))
     declined = last(attempt, "declined")
     assert declined["reason"] == "phase_deadline"
-    assert 5 <= declined["exit"]["duration_s"] <= 7 + 3
+    assert 5 - 2 <= declined["exit"]["duration_s"] <= 7 + 3
     lines = [json.loads(line) for line in (attempt / "transcript.jsonl").read_text().splitlines()]
     before, *tampered, after, timer = [line for line in lines if line["kind"] == "output"][:9]
     refused = [line["exit_code"] for line in tampered]
