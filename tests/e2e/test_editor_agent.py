@@ -88,7 +88,7 @@ def test_edits_are_tested_submitted_replayed_and_scored(rig: Rig) -> None:
     assert final(replay) == "validated"
     scoring = replay / "score-001"
     assert final(scoring) == "scored"
-    assert json.loads((scoring / "summary.json").read_text())["best"]["score"] == 0.7
+    assert json.loads((scoring / "summary.json").read_text())["best"]["value"] == 0.7
     rig.nothing_left()
 
 
