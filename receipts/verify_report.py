@@ -33,12 +33,9 @@ def lines(report: Report) -> Iterator[str]:
 
 
 def _counted(faults: int) -> str:
-    match faults:
-        case 0:
-            return "holds"
-        case 1:
-            return "1 finding"
-    return f"{faults} findings"
+    if not faults:
+        return "holds"
+    return "1 finding" if faults == 1 else f"{faults} findings"
 
 
 def document(report: Report) -> dict[str, Any]:
