@@ -1,6 +1,7 @@
 """Files and JSON that somebody else may have written, taken strictly."""
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -18,6 +19,25 @@ def read_file(path: Path, *, max_bytes: int) -> bytes:
         FileNotFoundError: it does not exist.
         MalformedError: it is no regular file, or larger than ``max_bytes``.
     """
+    with os.fdopen(_opened(path), "rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise MalformedError(f"{path}: larger than {max_bytes} bytes")
+    return data
+
+
+def hash_file(path: Path) -> str:
+    """Hash a regular file of any size, never through a link at its last part: hexadecimal digits.
+
+    Raises:
+        FileNotFoundError: it does not exist.
+        MalformedError: it is no regular file.
+    """
+    with os.fdopen(_opened(path), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _opened(path: Path) -> int:
     try:
         # O_NONBLOCK: opening a FIFO must not wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -28,11 +48,7 @@ def read_file(path: Path, *, max_bytes: int) -> bytes:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise MalformedError(f"{path}: not a regular file")
-    with os.fdopen(descriptor, "rb") as file:
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise MalformedError(f"{path}: larger than {max_bytes} bytes")
-    return data
+    return descriptor
 
 
 def parse_json(data: bytes) -> Any:

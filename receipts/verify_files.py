@@ -6,7 +6,7 @@ from pathlib import Path
 
 from receipts.canonical import sha256_hex
 from receipts.errors import MalformedError
-from receipts.reading import read_file
+from receipts.reading import hash_file, read_file
 from receipts.statement import PhaseName
 from receipts.tree import MAX_BYTES, MAX_ENTRIES, identity_of, tree_identity
 from receipts.verify_model import Receipt, Report, Run, Step
@@ -40,6 +40,7 @@ _FILES: Mapping[PhaseName, re.Pattern[str]] = {
     ),
 }
 """What each phase may give out; no other path of a receipt is ever opened."""
+_TOLD = frozenset({"transcript.jsonl", "exchanges.jsonl", "agent-raw.log"})
 
 
 class Files:
@@ -104,10 +105,31 @@ def check_files(run: Run, report: Report) -> Files:
     files = Files(run, report)
     for receipt in run.receipts:
         files.check(receipt)
+    _check_told(run, report)
     _check_candidate(run, files, report)
     _check_gate(run, files, report)
     _check_artifacts(run, files, report)
     return files
+
+
+def _check_told(run: Run, report: Report) -> None:
+    """Hash what an exploration with a model leaves of it, against what its ending names."""
+    receipt = run.receipt(PhaseName.EXPLORE)
+    named = receipt.statement.predicate.outcome.details.get("records") if receipt else None
+    for name, digest in named.items() if isinstance(named, dict) else ():
+        path = run.folder / name
+        if name not in _TOLD:
+            report.fault(Step.FILES, run.folder, f"an exploration leaves no {name[:80]}")
+            continue
+        try:
+            found = f"sha256:{hash_file(path)}"
+        except FileNotFoundError:
+            report.fault(Step.FILES, path, "missing")
+        except (MalformedError, OSError) as error:
+            report.fault(Step.FILES, path, str(error))
+        else:
+            if found != digest:
+                report.fault(Step.FILES, path, "not the bytes that the exploration's ending names")
 
 
 def check_assets(run: Run, known: dict[tuple[str, str], bool], report: Report) -> None:

@@ -78,6 +78,23 @@ def test_the_loop_explores_to_its_submission_and_no_key_is_to_be_found(rig: Rig)
     rig.nothing_left()
 
 
+@pytest.mark.parametrize("name", ["transcript.jsonl", "exchanges.jsonl", "agent-raw.log"])
+def test_what_is_kept_of_a_model_cannot_be_changed_unseen(rig: Rig, name: str) -> None:
+    with mock(rig, Researcher([CHANGE, SUBMIT])):
+        attempt = explored(rig, rig.pack())
+    assert rig.call("verify", rig.runs).code == 3
+    file = attempt / name
+    was = file.read_bytes()
+    file.write_bytes(was + b" ")
+    found = rig.call("verify", rig.runs)
+    assert found.code == 1
+    assert f"{name}: not the bytes that the exploration's ending names" in found.out
+    file.unlink()
+    assert f"{name}: missing" in rig.call("verify", rig.runs).out
+    file.symlink_to("/etc/passwd")
+    assert rig.call("verify", rig.runs).code == 1
+
+
 def test_a_model_that_gives_up_is_an_early_exit_with_what_it_left(rig: Rig) -> None:
     with mock(rig, Researcher([CHANGE])):
         attempt = explored(rig, rig.pack())
