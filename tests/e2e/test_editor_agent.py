@@ -1,13 +1,14 @@
 """The edit-test-submit interface: from a model's edits to the score of their replay."""
 
 import json
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.rig import PUBLISH, Rig, events, final, last
+from tests.e2e.rig import PUBLISH, Rig, events, final, kill_group, last, until
 from tests.e2e.test_models import audits, mock, transcript
 from tests.mock_models.server import MockModels
 from tests.mock_models.turns import Turn
@@ -102,8 +103,15 @@ def test_the_last_test_is_submitted_by_itself(rig: Rig) -> None:
     assert "That was the last test; it is submitted.\nTest 2 is submitted." in said
 
 
-def test_a_submission_without_an_edit_is_taken_and_flagged(rig: Rig) -> None:
-    attempt, _ = explore(rig, (call("test"), call("submit", n=1)))
+def test_a_submission_without_an_edit_is_taken_and_flagged_and_a_test_ends_with_the_proxy(
+    rig: Rig,
+) -> None:
+    evaluator = rig.root / "pack/proxy/fast.sh"
+    evaluator.parent.mkdir(parents=True)
+    evaluator.write_text("echo proxy of $(cat /out/checkpoints/checkpoint-10/weights.txt)\n")
+    proxy = {"command": "proxy/fast.sh", "metric": "guess"}
+    attempt, models = explore(rig, (call("test"), call("submit", n=1)), proxy=proxy)
+    assert "seed 123 digits value 0.1\nproxy of 0.1\n" in answers(models)[0]
     assert last(attempt, "captured")["empty"] is True
     assert audits(attempt)[-1] == "edit_submit"
     assert tried(attempt)[0]["edits"] == 0
@@ -139,6 +147,35 @@ def test_the_deadline_ends_a_test_that_runs(rig: Rig) -> None:
     captured = last(attempt, "captured")
     assert (captured["reason"], captured["origin"]) == ("phase_deadline", "host_deadline_capture")
     assert "+sleep 300" in (attempt / "candidate/candidate.patch").read_text()
+    rig.nothing_left()
+
+
+def test_a_supervisor_that_is_killed_during_a_test_leaves_nothing_of_it(rig: Rig) -> None:
+    turns = (edit("echo began; sleep 300"), call("test"))
+    made = pack(rig)
+    with mock(rig, iter(turns)):
+        process = rig.start("explore", made, "--agent", "editor", "--model", "mock/mock-1")
+        printed = until(lambda: list(rig.runs.glob("*/attempt-001/logs/test-1/stdout.log")))[0]
+        until(lambda: "began" in printed.read_text())
+        kill_group(process)
+        process.communicate()
+        attempt = rig.settled(printed.parents[2])
+    assert final(attempt) == "infrastructure"
+    assert (attempt / "kept/workspace/bench/custom.sh").read_text().count("began") == 1
+    rig.nothing_left()
+
+
+def test_a_person_who_interrupts_ends_the_test_too(rig: Rig) -> None:
+    turns = (edit("echo began; sleep 300"), call("test"))
+    made = pack(rig)
+    with mock(rig, iter(turns)):
+        process = rig.start("explore", made, "--agent", "editor", "--model", "mock/mock-1")
+        printed = until(lambda: list(rig.runs.glob("*/attempt-001/logs/test-1/stdout.log")))[0]
+        until(lambda: "began" in printed.read_text())
+        kill_group(process, signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert final(printed.parents[2]) == "operator"
     rig.nothing_left()
 
 
