@@ -36,6 +36,7 @@ def made(client: docker.DockerClient) -> Iterator[dict[str, str]]:
             tag=f"orch-test:{tag}" if tag else None,
             labels={RECIPE_LABEL: "sha256:test", ROOTFS_LABEL: "test"} if ours else {},
             network_mode="none",
+            rm=True,  # else each step leaves a container, which keeps its image for ever
         )
         ids[name] = built.id
     yield ids
