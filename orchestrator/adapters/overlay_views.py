@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from orchestrator.adapters.loop_volumes import may_mount
 from orchestrator.adapters.mounts import mounted_at
-from orchestrator.errors import InfrastructureError
+from orchestrator.errors import AssetMismatchError, InfrastructureError
 from orchestrator.ports import Views
 
 _READ_ONLY = 1
@@ -42,6 +42,10 @@ class OverlayViews(Views):
     def open(self, source: Path, folder: Path) -> Path:
         views = folder.parent
         empty = views / _EMPTY
+        if not source.is_dir():
+            raise AssetMismatchError(
+                f"{source} is missing", remedy="orch task prepare makes assets again"
+            )
         try:
             if not os.path.ismount(views):
                 views.mkdir(exist_ok=True)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Self
 
 from orchestrator.domain.container import ContainerEnd
@@ -31,6 +30,7 @@ from orchestrator.errors import (
     InterruptedByOperator,
 )
 from orchestrator.evidence.capped_log import CappedLog
+from orchestrator.evidence.host_signs import host_oom_kills
 from orchestrator.evidence.kills import KillLedger
 from orchestrator.evidence.observer import Observer
 from orchestrator.ports import Clock, Container, MemoryUse
@@ -39,6 +39,8 @@ from orchestrator.sandbox import RUN_LABEL
 TICK = 0.05
 _SAMPLE_EVERY_NS = 250_000_000
 _MEASURE_EVERY_NS = 1_000_000_000
+_UNSEEN_NS = 60_000_000_000
+"""A supervisor that looks no more often than this, stopped or starved, says so."""
 _MEASURE_SHARE = 20
 """Looking through watched folders may take one part in so many of the time."""
 _LAST_WAIT = 30.0
@@ -230,6 +232,7 @@ class Watch:
                 end = self.container.wait(TICK)
             except ContainerLostError:
                 return StopReason.EXITED, None, True
+            self._notice_a_gap()
             if end is not None:
                 return StopReason.EXITED, end, False
             if on_tick():
@@ -241,7 +244,12 @@ class Watch:
                 return reason, None, False
             self._sample()
 
+    def _notice_a_gap(self) -> None:
+        if 0 < self._sampled_ns < self.clock.boottime_ns() - _UNSEEN_NS:
+            self.note(Sign.OBSERVATION_GAP)
+
     def _must_end(self) -> StopReason | None:
+        self._notice_a_gap()
         if self.kills.begun is not None:
             return self.kills.begun.reason
         if self._interrupt_is_due():
@@ -389,14 +397,3 @@ class Watch:
             started=self._started_utc,
             ended=ended,
         )
-
-
-def host_oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
-    """Read how many processes the kernel's OOM killer has ended since boot; None if unreadable."""
-    try:
-        rows = vmstat.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    found = (row.split()[1] for row in rows if row.startswith("oom_kill "))
-    value = next(found, None)
-    return None if value is None else int(value)

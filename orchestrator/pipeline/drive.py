@@ -343,7 +343,7 @@ def passes(journal: Journal, failure: Exception) -> bool:
     if isinstance(failure, _PASSING):
         return True
     ended = journal.view.last(Event.COLLECTED) or journal.view.last(Event.EXITED)
-    if ended is None or not isinstance(failure, (StorageFullError, ContainerLostError)):
+    if ended is None or not isinstance(failure, _MENDABLE):
         return False
     later = (record for record in journal.view.records if record.seq > ended.seq)
     return len(adoptions(later)) < _TRIES
@@ -374,6 +374,8 @@ _HAD = frozenset({State.RUNNING, State.COLLECTED})
 """States of a replay whose run was begun or had."""
 _PASSING = (EngineUnavailableError, GateRefusedError)
 """What says nothing of a run that was begun: the engine comes back, a reservation gets free."""
+_MENDABLE = (StorageFullError, ContainerLostError, AssetMismatchError)
+"""What may be over soon: space is freed, a container made again, assets are where they were."""
 _TRIES = 10
 """How often what was run to its end is gone on with after a failure of the machine's own."""
 

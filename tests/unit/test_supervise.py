@@ -13,8 +13,9 @@ from orchestrator.domain.outcome import HostFact, KilledBy, Sign, StopReason, Ve
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import ContainerLeftRunning, EngineUnavailableError
 from orchestrator.evidence.capped_log import CappedLog
+from orchestrator.evidence.host_signs import host_oom_kills
 from orchestrator.evidence.observer import Findings, Observer
-from orchestrator.evidence.supervise import Beat, Ending, StopRequest, Watch, host_oom_kills
+from orchestrator.evidence.supervise import Beat, Ending, StopRequest, Watch
 from orchestrator.ports import Container, MemoryUse
 
 NAME = "orch-test"
@@ -233,6 +234,22 @@ def test_an_interrupt_counts_once_there_was_time_for_a_second(tmp_path: Path) ->
     assert ending.facts.stop_reason is StopReason.OPERATOR
     assert ending.facts.duration_s >= bench.watch.interrupt_grace
     assert verdict(ending.facts, ending.host_facts) is Verdict.OPERATOR
+
+
+def test_a_supervisor_that_did_not_look_says_so(tmp_path: Path) -> None:
+    def stopped_for(seconds: float) -> Ending:
+        bench = Bench(tmp_path / str(seconds), run_until_killed)
+        turns: list[float] = []
+
+        def tick() -> bool:
+            bench.clock.advance(seconds if turns else 0.3)
+            turns.append(seconds)
+            return len(turns) > 2
+
+        return bench.run(tick)
+
+    assert stopped_for(2).contested == frozenset()
+    assert stopped_for(90).contested == {Sign.OBSERVATION_GAP}
 
 
 def test_two_interrupts_leave_it_running(tmp_path: Path) -> None:

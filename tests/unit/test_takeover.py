@@ -16,6 +16,7 @@ from orchestrator.domain.container import ContainerEnd, ContainerState, Containe
 from orchestrator.domain.outcome import HostFact, KilledBy, StopReason
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import (
+    AssetMismatchError,
     ContainerLostError,
     EngineUnavailableError,
     InfrastructureError,
@@ -231,5 +232,6 @@ def test_what_was_run_to_its_end_survives_ten_failures_of_the_machine(tmp_path: 
     for _ in range(10):
         assert drive.passes(journal, full)
         assert drive.passes(journal, ContainerLostError("removed"))
+        assert drive.passes(journal, AssetMismatchError("not mounted right now"))
         journal.append(Event.NOTED, audit="adopted")
     assert not drive.passes(journal, full)
