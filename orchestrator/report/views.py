@@ -27,7 +27,7 @@ from orchestrator.domain.records import (
     Summary,
 )
 from orchestrator.errors import OrchError
-from orchestrator.lifecycle.machine import Event, State, is_terminal
+from orchestrator.lifecycle.machine import Event, State
 from orchestrator.report.lookup import path_id, same_candidate
 from orchestrator.storage import durable
 from orchestrator.storage.journal import JournalView, Record, read_journal
@@ -260,11 +260,6 @@ def state_word(view: RunView) -> str:
     if view.journal.state is not None:
         return view.journal.state
     return "unreadable" if view.faults else "unregistered"
-
-
-def has_ended(view: RunView) -> bool:
-    """Tell whether no event may follow."""
-    return view.journal.state is not None and is_terminal(KINDS[type(view)], view.journal.state)
 
 
 def contested_of(view: RunView) -> tuple[str, ...]:
