@@ -4,6 +4,7 @@ import ast
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -76,7 +77,8 @@ def start(root: Path) -> Iterator[Start]:
 
     yield run
     for process in started:
-        process.kill()
+        with suppress(ProcessLookupError):  # the adopter too, should a test have failed
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 
