@@ -1,7 +1,6 @@
 """What an agent works with besides its container: its session, its model, and their record."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -74,12 +73,7 @@ class Desk:
         return None if self.room is None else self.room.gateway.socket
 
     def session(
-        self,
-        container: Container,
-        text: str,
-        stop: threading.Event,
-        aloud: Callable[[str], None],
-        trials: Trials | None = None,
+        self, container: Container, text: str, stop: threading.Event, trials: Trials | None
     ) -> ContainerSession:
         """Give the agent its hands; ``trials`` is for one without a shell."""
         return ContainerSession(
@@ -93,7 +87,7 @@ class Desk:
             command_wall=self.plan.task.explore.command_wall,
             stop=stop,
             on_leftover=self._note_leftover,
-            say_aloud=aloud,
+            say_aloud=self.ctx.say,
             on_note=self._note,
             room=self.room,
             raw=self.raw,

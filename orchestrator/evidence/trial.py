@@ -68,6 +68,7 @@ class Trials:
         held: what the exploration has reserved; its tests use it.
         deadline_ns: of the exploration, on CLOCK_BOOTTIME.
         stopping: set once the exploration is over, which ends a test that runs.
+        putting: held while the workspace is written, and by whoever wants to read it whole.
     """
 
     ctx: Context
@@ -77,6 +78,7 @@ class Trials:
     held: Reservation
     deadline_ns: int
     stopping: threading.Event
+    putting: threading.Lock
     _number: int = 0
     _put: frozenset[str] = field(default_factory=frozenset)
 
@@ -88,9 +90,10 @@ class Trials:
         Raises:
             StorageFullError: the workspace cannot take them.
         """
-        self._restore(self._put - changed.keys())
-        self._write(self.folder.workspace, changed)
-        self._put = frozenset(changed)
+        with self.putting:
+            self._restore(self._put - changed.keys())
+            self._write(self.folder.workspace, changed)
+            self._put = frozenset(changed)
 
     def run(self, changed: Mapping[str, str]) -> ExecResult:
         """Test the shipped solution with these files.

@@ -201,6 +201,7 @@ class _Exploration:
     deadline_ns: int
     text: str
     stopping: threading.Event = field(default_factory=threading.Event)
+    putting: threading.Lock = field(default_factory=threading.Lock)
     failure: BaseException | None = None
     outcome: Outcome | None = None
     refused: int = 0
@@ -232,9 +233,7 @@ class _Exploration:
         self.rooms.close_views()
         if not self.plan.resources.read_only:
             self.untouched = frozenset(self.container.changes())  # mount points, made at the start
-        session = self.desk.session(
-            self.container, self.text, self.stopping, self.ctx.say, self._trials()
-        )
+        session = self.desk.session(self.container, self.text, self.stopping, self._trials())
         worker = threading.Thread(target=self._work, args=(session,), name="agent", daemon=True)
         worker.start()
         try:
@@ -252,7 +251,7 @@ class _Exploration:
             return None
         return Trials(
             *(self.ctx, self.plan, self.pack, self.folder),
-            *(self.held, self.deadline_ns, self.stopping),
+            *(self.held, self.deadline_ns, self.stopping, self.putting),
         )
 
     def _work(self, session: ContainerSession) -> None:
@@ -339,7 +338,10 @@ class _Exploration:
 
     def _take_by_host(self, reason: TerminationReason, watch: Watch | None) -> None:
         """Capture what is there because the exploration is over without a submission."""
-        taken = take_at_the_end(self.ctx, self.plan, self.pack, self.folder, self.container, watch)
+        with self.putting:
+            taken = take_at_the_end(
+                self.ctx, self.plan, self.pack, self.folder, self.container, watch
+            )
         found = taken.found
         match found:
             case ProofFailed():
