@@ -13,6 +13,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from orchestrator.agents import loop
 from orchestrator.agents.loop import NUDGES, next_message, shortened, told
 from orchestrator.domain.model import Dialect
 from orchestrator.domain.task import EditSpec, Interface
@@ -90,7 +91,7 @@ class EditorAgent(Agent):
     @property
     @override
     def digest(self) -> str:
-        parts = (Path(__file__), Path(editing.__file__))
+        parts = (Path(__file__), Path(loop.__file__), Path(editing.__file__))
         return "sha256:" + hashlib.sha256(b"".join(map(Path.read_bytes, parts))).hexdigest()
 
     @property
