@@ -336,7 +336,8 @@ class Queue:
         if has_other_columns(data):
             raise TaskPackError(
                 f"{path} has other columns than this orch writes",
-                remedy="work on it with the orch that wrote it; nothing was touched",
+                remedy="nothing was touched: save it with tabs and its columns as they were, or "
+                "work on it with the orch that wrote it",
             )
         table = self._reader.read(data)
         self._seen = (mark, table)

@@ -12,6 +12,7 @@ spreadsheet:
 A line that cannot be such a row is a fault of the file, with its reason, and none of the others'.
 """
 
+import codecs
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from orchestrator.domain.text import ACTING
 
 HEADER = "\t".join(COLUMNS)
 _HEAD = HEADER.encode()
-_BEGINNING = b"job\tkind\t"
+_LEAST = frozenset({b"job", b"kind", b"status"})
+_NAME = re.compile(rb"[a-z_]+")
 
 _EMPTY = "-"
 _SHORT = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -89,9 +91,14 @@ class Table:
 
 
 def has_other_columns(data: bytes) -> bool:
-    """Tell whether a file begins as every version's does, and goes on as another's than this."""
-    head = data.partition(b"\n")[0].rstrip(b"\r")
-    return head.startswith(_BEGINNING) and head != _HEAD
+    """Tell whether a file begins with names of columns, and not as this version writes them.
+
+    Another version's table is one, and what a spreadsheet makes of ours: other separators or order,
+    quotes, two bytes a letter.
+    """
+    head = data.partition(b"\n")[0].rstrip(b"\r").removeprefix(codecs.BOM_UTF8)
+    names = set(_NAME.findall(head.replace(b"\0", b"")))
+    return head != _HEAD and names >= _LEAST
 
 
 def escape(value: str) -> str:

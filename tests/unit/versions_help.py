@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.storage.queue_table import HEADER
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -86,12 +88,23 @@ WHOLE_TROUBLES: Mapping[str, tuple[Callable[[Scene], None], str, int]] = {
 
 
 def _more_columns(path: Path) -> None:
-    head, row = "job kind config until", "j1 explore a tomorrow"
+    head, row = "job kind status until", "j1 explore queued tomorrow"
     path.write_text("".join(line.replace(" ", "\t") + "\n" for line in (head, row)))
+
+
+def _quoted(head: str) -> str:
+    return ";".join(f'"{name}"' for name in head.split("\t"))
+
+
+def _sorted(head: str) -> str:
+    return "\t".join(sorted(head.split("\t")))
 
 
 QUEUE_TROUBLES: Mapping[str, tuple[Callable[[Path], None], str]] = {
     "columns": (_more_columns, "has other columns than this orch writes"),
+    "quoted": (lambda path: path.write_text(_quoted(HEADER) + "\n"), "has other columns"),
+    "in another order": (lambda path: path.write_text(_sorted(HEADER) + "\n"), "has other columns"),
+    "as UTF-16": (lambda path: path.write_text(HEADER + "\n", encoding="utf-16"), "other columns"),
     "a folder": (Path.mkdir, "is a folder"),
 }
 """What can be wrong with all of ``queue.tsv``, and what is said."""
