@@ -211,6 +211,7 @@ class _Exploration:
     def run(self) -> Outcome:
         log = CappedLog(self.folder.logs)
         self.rooms.defer(log.close)
+        task = self.plan.task  # one without a shell has its GPUs, and looks at them, in its tests
         watch = self.ctx.watch(
             Phase.EXPLORE,
             self.container,
@@ -218,7 +219,7 @@ class _Exploration:
             log,
             outgrown=self.rooms.outgrown,
             quiet=self.agent.interactive,
-            subject=Subject.of(Phase.EXPLORE, self.folder, self.plan.task, self.rooms.held),
+            subject=Subject.of(Phase.EXPLORE, self.folder, task, None if task.edit else self.held),
         )
         self.rooms.deadline(self.deadline_ns, self.plan.wall)
         self.journal.append(

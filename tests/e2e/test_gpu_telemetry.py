@@ -244,3 +244,14 @@ def test_a_slip_in_the_hosts_file_costs_a_run_that_was_begun_nothing(bench: Benc
     assert final(bench.replay) == "validated"
     assert last(bench.replay, "exited")["exit"]["exit_code"] == 0
     bench.rig.nothing_left()
+
+
+def test_an_explorations_gpu_is_looked_at_too(bench: Bench) -> None:
+    pack = bench.rig.pack(
+        gate={"idle_for": "300ms"}, telemetry={"every": "1s"}, explore={"gpus": 1}
+    )
+    done = bench.rig.orch("explore", pack, "--json")
+    assert done.code == 0, done.err
+    rows = read_telemetry(Path(done.json()[-1]["path"]) / "telemetry.jsonl").rows
+    seen = {gpu.uuid for row in rows if isinstance(row, Sample) for gpu in row.gpus}
+    assert seen == {GPU}
