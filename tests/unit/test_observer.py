@@ -314,7 +314,7 @@ def test_a_look_that_comes_late_is_said_to(bench: Bench) -> None:
 def test_without_a_gpu_a_late_look_is_a_row_alone(bench: Bench) -> None:
     bench.subject = replace(bench.subject, gpus=())
     bench.observer = bench.observe()
-    ending = bench.run(bench.after(1, 100, 1))
+    ending = bench.run(bench.after(1, 45, 1))
     assert any(isinstance(row, Gap) for row in bench.rows)
     assert ending.contested == frozenset()
 
