@@ -435,6 +435,7 @@ def _behind_a_proxy(rig: Rig) -> Iterator[tuple[Rig, BreakingProxy]]:
 def test_an_engine_that_hangs_holds_up_no_deadline_for_longer_than_it_hangs(rig: Rig) -> None:
     with _behind_a_proxy(rig) as (behind, proxy):
         process, replay = _start(behind, SLEEP, replay={"wall": "4s"})
+        until((replay / "telemetry.jsonl").exists)  # it is watched: the start has been answered
         proxy.stall()
         deadline = int(last(replay, "run_started")["deadline_boottime_ns"])
         until(lambda: SystemClock().boottime_ns() > deadline)
