@@ -59,6 +59,11 @@ TOOLS = [
     ),
     (RESPONSES_CASE, {"tools": [{"type": "image_generation"}]}, ProviderTool.IMAGES),
     (
+        RESPONSES_CASE,
+        {"input": [{"type": "tool_search_output", "tools": [{"type": "web_search"}]}]},
+        ProviderTool.WEB,
+    ),
+    (
         MESSAGES_CASE,
         {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
         ProviderTool.WEB,

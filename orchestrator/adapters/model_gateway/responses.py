@@ -65,39 +65,6 @@ _CALL = _item("call_id name arguments input namespace caller")
 _CALL_OUTPUT = _item("call_id name success", output=_PARTS)
 _COMPACTED = _item("encrypted_content summary created_by")
 
-_ITEM = by(
-    "type",
-    {
-        "message": _item("role phase", content=_PARTS),
-        "reasoning": _item("summary content encrypted_content"),
-        "function_call": _CALL,
-        "function_call_output": _CALL_OUTPUT,
-        "custom_tool_call": _CALL,
-        "custom_tool_call_output": _CALL_OUTPUT,
-        "local_shell_call": _item("call_id action"),
-        "local_shell_call_output": _item("call_id output"),
-        "shell_call": _item("call_id action max_output_length"),
-        "shell_call_output": _item("call_id output max_output_length"),
-        "apply_patch_call": _item("call_id operation"),
-        "apply_patch_call_output": _item("call_id output"),
-        "tool_search_call": _item("call_id execution arguments"),
-        "tool_search_output": _item("call_id execution tools"),
-        "compaction": _COMPACTED,
-        "compaction_summary": _COMPACTED,
-        "compaction_trigger": fields(plain("type")),
-        "item_reference": fields({"type": anything, "id": own_id}),
-        "web_search_call": allowed_with(ProviderTool.WEB),
-        "code_interpreter_call": allowed_with(ProviderTool.CODE),
-        "computer_call": allowed_with(ProviderTool.COMPUTER),
-        "computer_call_output": allowed_with(ProviderTool.COMPUTER),
-        "file_search_call": allowed_with(ProviderTool.FILES),
-        "mcp_call": allowed_with(ProviderTool.CONNECTORS),
-        "mcp_list_tools": allowed_with(ProviderTool.CONNECTORS),
-        "image_generation_call": allowed_with(ProviderTool.IMAGES),
-    },
-    missing="message",
-)
-
 _FUNCTION = fields(plain("type name description parameters strict defer_loading output_schema"))
 _CUSTOM = fields(plain("type name description format defer_loading"))
 _SHELL_PLACE = by("type", {"local": fields(plain("type skills"))})
@@ -132,6 +99,38 @@ _TOOL = by(
     },
 )
 
+_ITEM = by(
+    "type",
+    {
+        "message": _item("role phase", content=_PARTS),
+        "reasoning": _item("summary content encrypted_content"),
+        "function_call": _CALL,
+        "function_call_output": _CALL_OUTPUT,
+        "custom_tool_call": _CALL,
+        "custom_tool_call_output": _CALL_OUTPUT,
+        "local_shell_call": _item("call_id action"),
+        "local_shell_call_output": _item("call_id output"),
+        "shell_call": _item("call_id action max_output_length"),
+        "shell_call_output": _item("call_id output max_output_length"),
+        "apply_patch_call": _item("call_id operation"),
+        "apply_patch_call_output": _item("call_id output"),
+        "tool_search_call": _item("call_id execution arguments"),
+        "tool_search_output": _item("call_id execution", tools=each(_TOOL)),
+        "compaction": _COMPACTED,
+        "compaction_summary": _COMPACTED,
+        "compaction_trigger": fields(plain("type")),
+        "item_reference": fields({"type": anything, "id": own_id}),
+        "web_search_call": allowed_with(ProviderTool.WEB),
+        "code_interpreter_call": allowed_with(ProviderTool.CODE),
+        "computer_call": allowed_with(ProviderTool.COMPUTER),
+        "computer_call_output": allowed_with(ProviderTool.COMPUTER),
+        "file_search_call": allowed_with(ProviderTool.FILES),
+        "mcp_call": allowed_with(ProviderTool.CONNECTORS),
+        "mcp_list_tools": allowed_with(ProviderTool.CONNECTORS),
+        "image_generation_call": allowed_with(ProviderTool.IMAGES),
+    },
+    missing="message",
+)
 
 _COMMON: Mapping[str, Rule] = {
     **plain(
