@@ -142,6 +142,19 @@ REFUSED_PARTS = [
         GEMINI_CASE,
         {"functionResponse": {"name": "f", "parts": [{"fileData": {"fileUri": "gs://b/a"}}]}},
     ),
+    *(
+        (case, {"type": "input_audio", "input_audio": {"data": "https://x.example/a.mp3"}})
+        for case in (CHAT_CASE, RESPONSES_CASE)
+    ),
+    (
+        MESSAGES_CASE,
+        {
+            "type": "search_result",
+            "source": "a",
+            "title": "a",
+            "content": [{"type": "image", "source": {"type": "url", "url": "https://x.example"}}],
+        },
+    ),
 ]
 
 

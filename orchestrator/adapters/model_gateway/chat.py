@@ -25,6 +25,7 @@ from orchestrator.adapters.model_gateway.shape import (
     always,
     anything,
     by,
+    carried,
     each,
     fields,
     inline,
@@ -38,6 +39,8 @@ from orchestrator.domain.task import ProviderTool
 
 _NO_ID = never("files kept at the provider do not pass; carry the data in the request")
 
+AUDIO = fields({"type": anything, "input_audio": fields({"data": carried, "format": anything})})
+
 _PART = by(
     "type",
     {
@@ -46,7 +49,7 @@ _PART = by(
         "image_url": fields(
             plain("type cache_control") | {"image_url": fields({"url": inline, "detail": anything})}
         ),
-        "input_audio": fields(plain("type input_audio")),
+        "input_audio": AUDIO,
         "file": fields(
             {
                 "type": anything,

@@ -54,7 +54,14 @@ _DOCUMENT = fields(
         )
     }
 )
-_FOUND = fields(plain("type source title content citations cache_control"))
+_FOUND = fields(
+    plain("type source title citations cache_control")
+    | {"content": each(by("type", {"text": _TEXT}))}
+)
+_TOOLS_FOUND = fields(
+    plain("type tool_use_id cache_control")
+    | {"content": fields(plain("type tool_references error_code error_message"))}
+)
 _RESULT_PART = by(
     "type",
     {
@@ -93,7 +100,7 @@ _BLOCK = by(
             | {"content": text_or(each(_RESULT_PART))}
         ),
         "server_tool_use": _SERVER_TOOL,
-        "tool_search_tool_result": anything,
+        "tool_search_tool_result": _TOOLS_FOUND,
         "web_search_tool_result": allowed_with(ProviderTool.WEB),
         "web_fetch_tool_result": allowed_with(ProviderTool.WEB),
         "code_execution_tool_result": allowed_with(ProviderTool.CODE),

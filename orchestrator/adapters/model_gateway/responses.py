@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from orchestrator.adapters.model_gateway.chat import OPENAI_ERRORS, openai_error
+from orchestrator.adapters.model_gateway.chat import AUDIO, OPENAI_ERRORS, openai_error
 from orchestrator.adapters.model_gateway.language import (
     Collector,
     Endpoint,
@@ -50,7 +50,7 @@ _PART = by(
             plain("type filename detail")
             | {"file_data": inline, "file_url": _KEPT_THERE, "file_id": _KEPT_THERE}
         ),
-        "input_audio": fields(plain("type input_audio")),
+        "input_audio": AUDIO,
         "encrypted_content": fields(plain("type encrypted_content")),
     },
 )
@@ -63,6 +63,7 @@ def _item(names: str, **more: Rule) -> Rule:
 
 _CALL = _item("call_id name arguments input namespace caller")
 _CALL_OUTPUT = _item("call_id name success", output=_PARTS)
+_PRINTED = text_or(each(fields(plain("stdout stderr outcome created_by"))))
 _COMPACTED = _item("encrypted_content summary created_by")
 
 _FUNCTION = fields(plain("type name description parameters strict defer_loading output_schema"))
@@ -109,11 +110,11 @@ _ITEM = by(
         "custom_tool_call": _CALL,
         "custom_tool_call_output": _CALL_OUTPUT,
         "local_shell_call": _item("call_id action"),
-        "local_shell_call_output": _item("call_id output"),
+        "local_shell_call_output": _item("call_id", output=_PARTS),
         "shell_call": _item("call_id action max_output_length"),
-        "shell_call_output": _item("call_id output max_output_length"),
+        "shell_call_output": _item("call_id max_output_length", output=_PRINTED),
         "apply_patch_call": _item("call_id operation"),
-        "apply_patch_call_output": _item("call_id output"),
+        "apply_patch_call_output": _item("call_id", output=_PARTS),
         "tool_search_call": _item("call_id execution arguments"),
         "tool_search_output": _item("call_id execution", tools=each(_TOOL)),
         "compaction": _COMPACTED,
