@@ -301,3 +301,26 @@ def test_a_key_that_a_provider_repeats_is_passed_on_to_nobody(case: Case, tmp_pa
         assert blot in reply
     for file in tmp_path.rglob("*"):
         assert not file.is_file() or KEY.encode() not in file.read_bytes(), file
+
+
+def test_a_key_in_a_header_of_a_reply_is_passed_on_to_nobody(tmp_path: Path) -> None:
+    act = Status(400, b"{}", {"x-request-id": f"for {KEY}"})
+    with MockModels(default=act) as models, line(models, tmp_path) as agent:
+        reply = agent.post(CASES[0].whole_path, CASES[0].body)
+    assert reply.headers["x-request-id"] == f"for {'*' * len(KEY)}"
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        Status(400, b"{}", {"x-request-id": "\xe2\x86\x92"}),
+        Status(429, b"{}", {"retry-after": "\xb2"}),
+        Status(999, b"{}"),
+    ],
+    ids=["letters", "digits", "status"],
+)
+def test_a_reply_in_senseless_http_ends_no_run(act: Status, tmp_path: Path) -> None:
+    with MockModels(default=act) as models, line(models, tmp_path) as agent:
+        reply = agent.post(CASES[0].whole_path, CASES[0].body)
+        assert agent.gateway.failed() is None
+    assert reply.status_code in {400, 429, 502}

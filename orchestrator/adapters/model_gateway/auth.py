@@ -142,7 +142,7 @@ def _printed(command: tuple[str, ...]) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise TokenError(f"{command[0]} printed no token: {type(error).__name__}") from error
-    token = done.stdout.decode("ascii", "replace").strip()
-    if done.returncode != 0 or not token or not token.isprintable():
+    token = done.stdout.decode("utf-8", "replace").strip()
+    if done.returncode != 0 or not token or not (token.isascii() and token.isprintable()):
         raise TokenError(f"{command[0]} printed no token: exit {done.returncode}")
     return token

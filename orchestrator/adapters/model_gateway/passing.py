@@ -24,7 +24,7 @@ from orchestrator.adapters.model_gateway.wire import (
 from orchestrator.domain.model import Ended, Refusal
 
 _OK = 200
-_ERROR = 400
+_ERRORS = range(400, 600)
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
 _TOO_LONG = f"the provider's reply is longer than {MAX_REPLY} bytes"
@@ -76,9 +76,14 @@ class Passing:
         self._on_finished = on_finished
         self.ended = Ended.CUT
         self.content_type = answer.content_type.partition(";")[0].strip().lower()
+        self._headers = {
+            name: vault.clean_text(value)
+            for name, value in answer.headers.items()
+            if value.isascii() and value.isprintable()
+        }
         self.copy = bytearray()
         self.copy_cut = False
-        self.cost_nothing = answer.status >= _ERROR
+        self.cost_nothing = answer.status >= _ERRORS.start
 
     async def run(self, out: Out, *, stream: bool) -> None:
         """Pass it on.
@@ -105,7 +110,7 @@ class Passing:
         self._keep(data)
         self.ended = Ended.WHOLE
         self._on_finished()
-        await out.whole(_OK, data, {"content-type": _JSON, **self._answer.headers})
+        await out.whole(_OK, data, {"content-type": _JSON, **self._headers})
 
     async def _failure(self, out: Out) -> None:
         """Pass on what a provider says of a failure, in its own words where they are its own."""
@@ -113,13 +118,13 @@ class Passing:
         self._keep(data)
         self.ended = Ended.WHOLE
         why = f"the provider answered with HTTP {self._answer.status}"
-        if self._answer.status < _ERROR:
+        if self._answer.status not in _ERRORS:
             raise RefusedError(Refusal.UPSTREAM, why)
         try:
             parse_reply(data)
         except BadEventError as error:
             raise RefusedError(Refusal.UPSTREAM, why) from error
-        headers = {"content-type": _JSON, **self._answer.headers}
+        headers = {"content-type": _JSON, **self._headers}
         await out.whole(self._answer.status, data, headers)
 
     async def _read(self, limit: int) -> bytes:
@@ -136,7 +141,7 @@ class Passing:
 
     async def _events(self, out: Out) -> None:
         """Pass a stream on; what breaks off there breaks off here, as it would without us."""
-        await out.start(_OK, {"content-type": _EVENTS, **self._answer.headers})
+        await out.start(_OK, {"content-type": _EVENTS, **self._headers})
         try:
             await self._each_chunk(out)
         except TooLongError:

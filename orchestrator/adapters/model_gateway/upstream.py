@@ -250,6 +250,6 @@ async def _short(response: httpx.Response) -> bytes:
 def _seconds(header: Any) -> float | None:
     """Read a Retry-After in seconds; the form with a date is as good as none."""
     text = str(header).strip()
-    if not text.replace(".", "", 1).isdigit():
+    if not text.replace(".", "", 1).isdecimal():
         return None
     return float(text)
