@@ -13,7 +13,7 @@ from orchestrator.domain.model import Ended, Refusal, ToolCall, Usage
 from orchestrator.domain.task import Budget
 from tests.mock_models.server import MockModels
 from tests.mock_models.turns import Cut, Ending, HangUp, Held, Raw, Status, Turn
-from tests.unit.gateway_cases import CASES, TURN, Case, at, put
+from tests.unit.gateway_cases import CASES, MESSAGES_CASE, RESPONSES_CASE, TURN, Case, at, put
 from tests.unit.gateway_help import KEY, MODEL, line
 
 PASSING = "orchestrator.adapters.model_gateway.passing"
@@ -308,6 +308,19 @@ def test_a_key_in_a_header_of_a_reply_is_passed_on_to_nobody(tmp_path: Path) -> 
     with MockModels(default=act) as models, line(models, tmp_path) as agent:
         reply = agent.post(CASES[0].whole_path, CASES[0].body)
     assert reply.headers["x-request-id"] == f"for {'*' * len(KEY)}"
+
+
+@pytest.mark.parametrize("key", [[1], {"a": 1}, None, 7])
+def test_a_tool_call_may_be_named_by_anything(key: object, tmp_path: Path) -> None:
+    call = {"type": "function_call", "call_id": key, "name": "bash", "arguments": "{}"}
+    reply = Status(200, json.dumps({"status": "completed", "output": [call]}).encode())
+    delta = {"type": "content_block_delta", "index": key, "delta": {"partial_json": "{}"}}
+    stream = Raw(b"data: " + json.dumps(delta).encode() + b"\n\n", "text/event-stream")
+    with MockModels([reply, stream]) as models, line(models, tmp_path) as agent:
+        agent.post(RESPONSES_CASE.whole_path, RESPONSES_CASE.body)
+        agent.post(MESSAGES_CASE.path, MESSAGES_CASE.streamed())
+        assert agent.gateway.failed() is None
+    assert [exchange.reply.calls[0].arguments for exchange in agent.exchanges] == ["{}", "{}"]
 
 
 @pytest.mark.parametrize(

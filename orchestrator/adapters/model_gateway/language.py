@@ -54,7 +54,7 @@ class Collector(ABC):
         self.usage: Usage | None = None
         self._text: list[str] = []
         self._thought: list[str] = []
-        self._calls: dict[object, list[str]] = {}
+        self._calls: dict[str, list[str]] = {}
 
     @abstractmethod
     def event(self, value: Mapping[str, Any]) -> None:
@@ -92,8 +92,8 @@ class Collector(ABC):
             self._thought.append(value)
 
     def _call(self, key: object, name: object, arguments: object) -> None:
-        """Open a tool call, or add to one."""
-        parts = self._calls.setdefault(key, [""])
+        """Open a tool call, or add to one; its key may be whatever stood in the reply."""
+        parts = self._calls.setdefault(str(key), [""])
         if isinstance(name, str) and name and not parts[0]:
             parts[0] = name
         if isinstance(arguments, str):
