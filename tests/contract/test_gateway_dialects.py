@@ -1,6 +1,7 @@
 """One contract for every dialect, through a real socket, against a provider that speaks it."""
 
 import json
+import socket
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from orchestrator.domain.model import Ended, Refusal, ToolCall, Usage
 from orchestrator.domain.task import Budget
 from tests.mock_models.server import MockModels
-from tests.mock_models.turns import Cut, Ending, HangUp, Held, Raw, Status, Turn
+from tests.mock_models.turns import Cut, Ending, HangUp, Held, Raw, Seen, Status, Turn
 from tests.unit.gateway_cases import CASES, MESSAGES_CASE, RESPONSES_CASE, TURN, Case, at, put
 from tests.unit.gateway_help import KEY, MODEL, line
 
@@ -285,6 +286,29 @@ def test_an_agent_that_does_not_wait_is_charged_for_what_it_asked(
             threading.Event().wait(0.01)
         go.set()
         assert agent.gateway.usage().tokens > 0
+    assert agent.exchanges[0].ended is Ended.LEFT
+
+
+def test_an_agent_that_leaves_before_any_answer_pays_for_its_question(tmp_path: Path) -> None:
+    asked, go = threading.Event(), threading.Event()
+
+    def act(_: Seen) -> Turn:
+        asked.set()
+        go.wait(60)
+        return TURN
+
+    body = {**CASES[0].body, "messages": [{"role": "user", "content": "x" * 40_000}]}
+    with MockModels(act) as models, line(models, tmp_path) as agent:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(agent.gateway.socket))
+            sent = json.dumps(body).encode()
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sent)}"
+            connection.sendall(head.encode() + b"\r\n\r\n" + sent)
+            assert asked.wait(30)
+        while not agent.exchanges:
+            threading.Event().wait(0.01)
+        go.set()
+        assert agent.gateway.usage().input > 10_000
     assert agent.exchanges[0].ended is Ended.LEFT
 
 

@@ -220,13 +220,18 @@ class GatewayApp:
         self._keep(turn, exchange)
 
     def _charge(self, turn: _Turn) -> None:
-        """Charge what the provider counted, or an estimate where it did not."""
+        """Charge what the provider counted, or an estimate where it did not.
+
+        An agent that leaves before there is an answer pays for its question: the provider may be
+        at work on it.
+        """
         passed, passing, collector = turn.passed, turn.passing, turn.collector
-        if turn.route is None or passed is None or passing is None or collector is None:
+        if turn.route is None or passed is None or collector is None:
             return
         self._policy.learn(collector.ids)
         if turn.route.endpoint.verb.spends:
-            nothing = Usage() if passing.cost_nothing else collector.estimate(len(passed.sent))
+            free = not turn.left if passing is None else passing.cost_nothing
+            nothing = Usage() if free else collector.estimate(len(passed.sent))
             turn.usage = self._meter.charge(turn.number, collector.usage or nothing, passed.model)
 
     def _cleaned(self, collector: Collector | None) -> Reply:
