@@ -368,6 +368,15 @@ def test_a_body_that_is_none_of_the_dialects_is_refused(case: Case, tmp_path: Pa
     assert not models.asked
 
 
+def test_a_refusal_is_short_however_long_the_name_of_a_field_is(tmp_path: Path) -> None:
+    name = "tools" + "_" * 1024**2
+    with MockModels() as models, line(models, tmp_path) as agent:
+        reply = agent.post(GEMINI_CASE.whole_path, {**GEMINI_CASE.body, name: [{"urlContext": {}}]})
+    assert reply.status_code == 403
+    assert len(agent.exchanges[0].message) < 5_000
+    assert agent.record.stat().st_size < 50_000
+
+
 def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
     body = b'{"model": "mock-1", "messages": [{"role": "user", "content": "\\ud800"}]}'
     with MockModels() as models, line(models, tmp_path) as agent:

@@ -16,6 +16,8 @@ from orchestrator.domain.model import Refusal
 from orchestrator.domain.task import ProviderTool
 
 MAX_DROPPED = 50
+_LONGEST_SAID = 2_000
+"""Of a refusal, which may name a field, and an agent may spell one at any length."""
 
 
 class RefusedError(Exception):
@@ -24,7 +26,7 @@ class RefusedError(Exception):
     def __init__(self, kind: Refusal, message: str, *, retry_after: int | None = None) -> None:
         super().__init__(message)
         self.kind = kind
-        self.message = message
+        self.message = message if len(message) <= _LONGEST_SAID else f"{message[:_LONGEST_SAID]}..."
         self.retry_after = retry_after
 
 
