@@ -84,7 +84,7 @@ class _ClaudeReader(Reader):
         kind = event.get("type")
         if isinstance(event.get("session_id"), str):
             self.session_id = event["session_id"]
-        if kind in {"assistant", "user"}:
+        if isinstance(kind, str) and kind in {"assistant", "user"}:
             content = mapping(event.get("message")).get("content")
             for block in content if isinstance(content, list) else ():
                 self._block(mapping(block))

@@ -5,8 +5,10 @@ session, in neutral words, a few times; one that ends because its provider faile
 are noted in the lifecycle. Then it is an early exit, like any other agent's.
 """
 
+import contextlib
 import hashlib
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +31,8 @@ _ENDED, _CUT_OFF = 2.0, 60.0
 it could not be started, because the container stood still for a submission."""
 _MAX_TOLD = 64 * 1024
 
+_SESSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,199}")
+"""What a program may call its session. Whatever runs beside it can print on its output as well."""
 _WRITE = 'mkdir -p "$(dirname "$1")" && printf %s "$2" > "$1"'
 _NUDGE = (
     "You have ended your turn, and nothing is submitted yet. {minutes} minutes are left. If you "
@@ -57,7 +61,8 @@ class Reader(ABC):
         except (ValueError, RecursionError):
             return
         if isinstance(event, dict):
-            self.event(event)
+            with contextlib.suppress(RecursionError):  # it could just be read, and not be written
+                self.event(event)
 
     @abstractmethod
     def event(self, event: Mapping[str, Any]) -> None:
@@ -144,7 +149,7 @@ class CliAgent(Agent, ABC):
             done = session.run_program((*self.command(session), *arguments), env, reader.take)
             if session.stopping.wait(_CUT_OFF if done.exit_code is None else _ENDED):
                 return  # with its container
-            resumed = reader.session_id
+            resumed = reader.session_id if _SESSION.fullmatch(reader.session_id) else ""
             if session.provider_failed() and failures < RESUMPTIONS:
                 pause = min(_FIRST_PAUSE * 2**failures, _LONGEST_PAUSE)
                 failures += 1

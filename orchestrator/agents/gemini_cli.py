@@ -86,18 +86,18 @@ class _GeminiReader(Reader):
 
     def __init__(self, session: AgentSession) -> None:
         super().__init__(session)
-        self._said: list[str] = []
+        self._said = ""
 
     @override
     def event(self, event: Mapping[str, Any]) -> None:
         kind = event.get("type")
         if kind == "message":
             if event.get("role") == "assistant":
-                self._said.append(told(event.get("content", "")))
+                self._said = told(self._said + told(event.get("content", "")))
             return
         if self._said:
-            self.session.say(told("".join(self._said)))
-            self._said.clear()
+            self.session.say(self._said)
+            self._said = ""
         match kind:
             case "init":
                 self.session_id = str(event.get("session_id", ""))

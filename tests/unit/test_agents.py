@@ -1,6 +1,7 @@
 """Agents that come as programs: how they are started, read along, nudged and resumed."""
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -264,10 +265,43 @@ def test_a_stream_becomes_a_transcript(
         '{"type": "tool_use", "part": {"state": []}}',
         '{"role": "assistant", "content": 3, "tool_calls": {"a": 1}}',
         '{"a": ' * 3000,
+        '{"type": ["assistant"], "role": [], "session_id": 1}',
     ],
 )
 def test_a_stream_may_hold_anything(kind: type[CliAgent], line: str, pack: Pack) -> None:
     kind(pack).reader(ScriptedSession()).take(line)
+
+
+def test_what_can_just_be_read_may_be_nested_too_deeply_to_be_written(pack: Pack) -> None:
+    reader = CodexAgent(pack).reader(ScriptedSession())
+    for depth in range(600, 1000):
+        nested = "[" * depth + "]" * depth
+        item = '{"type": "agent_message", "text": %s}' % nested  # noqa: UP031 - full of braces
+        reader.take('{"type": "item.completed", "item": %s}' % item)  # noqa: UP031
+
+
+def test_a_message_without_end_is_kept_in_bounds(pack: Pack) -> None:
+    session = ScriptedSession()
+    reader = GeminiCliAgent(pack).reader(session)
+    piece = json.dumps({"type": "message", "role": "assistant", "content": "x" * 60_000})
+    tracemalloc.start()
+    for _ in range(200):
+        reader.take(piece)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    reader.take('{"type": "result"}')
+    assert session.told == [("say", "x" * 65_536)]
+    assert peak < 2 * 1024**2
+
+
+@pytest.mark.parametrize("named", ["\\ud800", "--config=x", "a\\u0000b", "x" * 100_000])
+def test_a_session_that_is_named_by_what_no_program_would_is_the_latest(
+    named: str, pack: Pack
+) -> None:
+    begun = BEGUN.replace("t-1", named)
+    session = ScriptedSession(runs=[Run((begun,)) for _ in range(NUDGES + 1)])
+    CodexAgent(pack).run(session)
+    assert [argv[3] for argv, _ in session.started[1:]] == ["--last"] * NUDGES
 
 
 def test_every_agent_is_found_by_its_name_and_version(pack: Pack) -> None:
