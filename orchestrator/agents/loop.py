@@ -21,6 +21,7 @@ from orchestrator.storage.pack import Pack
 NUDGES = 3
 REFUSALS = 20
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
+_SENSELESS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 _SHOWN = 16_000
 """Characters of a command's output that the model sees: half from its head, half from its end."""
 
@@ -145,7 +146,7 @@ def _use(session: AgentSession, call: Mapping[str, Any]) -> Mapping[str, Any]:
         wanted = json.loads(call["function"]["arguments"])
         command, timeout = str(wanted["command"]), wanted.get("timeout")
         limit = float(timeout) if timeout else None
-    except (KeyError, TypeError, ValueError, AttributeError) as fault:
+    except _SENSELESS as fault:
         said = f"the call was not understood: {fault!r}; call shell with a command"
     else:
         said = told(session.execute(command, timeout=limit))

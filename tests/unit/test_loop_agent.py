@@ -68,7 +68,16 @@ def test_a_model_that_does_nothing_is_nudged_and_then_left() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", ["no json", "[]", "{}", '"x"', '{"command": "x", "timeout": "soon"}']
+    "arguments",
+    [
+        "no json",
+        "[]",
+        "{}",
+        '"x"',
+        '{"command": "x", "timeout": "soon"}',
+        f'{{"command": "x", "timeout": {"9" * 400}}}',
+        "[" * 100_000,
+    ],
 )
 def test_a_call_that_is_not_understood_is_answered(arguments: str) -> None:
     session = run(says("", "x", arguments=arguments), *END)
