@@ -176,6 +176,8 @@ def test_what_is_no_recording_is_said_before_anything_starts(tmp_path: Path) -> 
     (tmp_path / "bad.jsonl").write_text('{"schema": "orch.exchanges/1", "dialects": ["x"]}\n')
     odd = {"schema": "orch.exchanges/1", "model": "m", "dialects": ["chat"], "prices": {"m": 1}}
     (tmp_path / "priceless.jsonl").write_text(json.dumps(odd) + "\n")
+    mute = {"schema": "orch.exchanges/1", "model": "m", "dialects": []}
+    (tmp_path / "mute.jsonl").write_text(json.dumps(mute) + "\n")
     with MockModels(TURNS) as models, line(models, tmp_path, effort="high") as agent:
         agent.post(CHAT_CASE.path, CHAT_CASE.streamed())
     for name, effort, words in (
@@ -183,6 +185,7 @@ def test_what_is_no_recording_is_said_before_anything_starts(tmp_path: Path) -> 
         ("notes.txt", "", "no recording"),
         ("bad.jsonl", "", "no recording"),
         ("priceless.jsonl", "", "no recording"),
+        ("mute.jsonl", "", "no recording"),
         ("exchanges.jsonl", "low", "recorded with effort high"),
     ):
         with (
@@ -193,6 +196,56 @@ def test_what_is_no_recording_is_said_before_anything_starts(tmp_path: Path) -> 
     model = f"recorded/{agent.record}"
     with line(None, tmp_path, model=model, effort="high", record="again.jsonl") as again:
         assert again.http.get("/v1/models").json()["data"][0]["id"] == MODEL
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"number": None},
+        {"fingerprint": ["exact"]},
+        {"fingerprint": {"x": 1}},
+        {"status": "abc"},
+        {"status": 999},
+        {"content_type": 7},
+    ],
+    ids=str,
+)
+def test_a_recording_that_somebody_made_up_is_the_operators_error(
+    changed: dict[str, Any], tmp_path: Path
+) -> None:
+    with MockModels(TURNS) as models, line(models, tmp_path) as agent:
+        agent.post(CHAT_CASE.path, CHAT_CASE.streamed())
+    header, exchange = recorded(agent.record)
+    made_up = tmp_path / "made-up.jsonl"
+    made_up.write_text(json.dumps(header) + "\n" + json.dumps(exchange | changed) + "\n")
+    with (
+        pytest.raises(UsageError, match="is no exchange"),
+        line(None, tmp_path, model=f"recorded/{made_up}", record="again.jsonl"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"body_base64": "x"},
+        {"request": {"a": [[]]}, "parts": [1], "fingerprint": {"exact": "", "shape": ""}},
+    ],
+    ids=["body", "parts"],
+)
+def test_a_line_that_somebody_made_up_is_refused_in_words(
+    changed: dict[str, Any], tmp_path: Path
+) -> None:
+    with MockModels(TURNS) as models, line(models, tmp_path) as agent:
+        agent.post(CHAT_CASE.path, CHAT_CASE.streamed())
+    header, exchange = recorded(agent.record)
+    made_up = tmp_path / "made-up.jsonl"
+    made_up.write_text(json.dumps(header) + "\n" + json.dumps(exchange | changed) + "\n")
+    model = f"recorded/{made_up}"
+    with line(None, tmp_path, model=model, record="again.jsonl") as again:
+        reply = again.post(CHAT_CASE.path, CHAT_CASE.streamed())
+        assert again.gateway.failed() is None
+    assert reply.status_code == 409
 
 
 def test_a_record_whose_writer_was_killed_is_gone_on_with(tmp_path: Path) -> None:

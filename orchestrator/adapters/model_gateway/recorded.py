@@ -9,7 +9,7 @@ refused, and told where it left the recording.
 import base64
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from orchestrator.adapters.model_gateway.fingerprint import (
     first_difference,
     normal,
 )
+from orchestrator.adapters.model_gateway.language import mapping
 from orchestrator.adapters.model_gateway.record import SCHEMA, restored
 from orchestrator.adapters.model_gateway.shape import RefusedError
 from orchestrator.adapters.model_gateway.source import Answer, Ask, BrokenOffError, Source
@@ -30,6 +31,7 @@ from orchestrator.ports.models import ModelChoice
 
 _MAX_LINE = 128 * 1024**2
 _CHUNK = 64 * 1024
+_STATUSES = range(200, 600)
 _REMEDY = "name the exchanges.jsonl of an attempt: --model recorded/runs/.../exchanges.jsonl"
 
 
@@ -61,9 +63,12 @@ def read_header(path: Path, effort: str) -> ModelChoice:
     try:
         dialects = tuple(Dialect(name) for name in header["dialects"])
         _prices(header)
+        model = header["model"]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} is no recording of this version", remedy=_REMEDY) from error
-    return ModelChoice(f"{RECORDED}/{path}", str(header["model"]), recorded, dialects, "")
+    if not dialects or not isinstance(model, str):
+        raise UsageError(f"{path} is no recording of this version", remedy=_REMEDY)
+    return ModelChoice(f"{RECORDED}/{path}", model, recorded, dialects, "")
 
 
 def read_prices(path: Path) -> dict[str, Price]:
@@ -135,10 +140,22 @@ class Recording(Source):
         with self._path.open("rb") as file:
             while line := file.readline(_MAX_LINE):
                 value = _parsed(line)
-                print_ = value.get("fingerprint")
-                if print_ and value.get("status") and not value.get("refusal"):
-                    yield _Entry(int(value["number"]), offset, Fingerprint(**print_))
+                if value.get("fingerprint") and value.get("status") and not value.get("refusal"):
+                    yield self._entry(value, offset)
                 offset += len(line)
+
+    def _entry(self, value: Mapping[str, Any], offset: int) -> _Entry:
+        """Check what is needed of a line; somebody else may have written it.
+
+        Raises:
+            UsageError: it is no exchange.
+        """
+        with suppress(KeyError, TypeError, ValueError, OverflowError):
+            print_ = value["fingerprint"]
+            known = Fingerprint(str(print_["exact"]), str(print_["shape"]))
+            if value["status"] in _STATUSES and isinstance(value["content_type"], str):
+                return _Entry(int(value["number"]), offset, known)
+        raise UsageError(f"{self._path}: the line at byte {offset} is no exchange", remedy=_REMEDY)
 
     def _named(self, entry: _Entry, ask: Ask) -> str:
         """Name an exchange, and where a request parts from it."""
@@ -147,9 +164,12 @@ class Recording(Source):
         with self._path.open("rb") as file:
             while file.tell() <= entry.offset:
                 line = _parsed(file.readline(_MAX_LINE))
-                parts |= line.get("parts") or {}
+                parts |= mapping(line.get("parts"))
                 stored = line.get("request")
-        recorded = normal(restored(stored, parts))
+        try:
+            recorded = normal(restored(stored, parts))
+        except RecursionError:
+            recorded = None
         where = first_difference(recorded, normal(json.loads(ask.body)))
         return f"exchange {entry.number} of the recording: {where or 'path'}"
 
@@ -171,7 +191,11 @@ def _body(line: Mapping[str, Any]) -> bytes:
     if line.get("body_cut"):
         raise RefusedError(Refusal.NOT_RECORDED, "the recording holds only a part of this reply")
     if "body_base64" in line:
-        return base64.b64decode(line["body_base64"])
+        try:
+            return base64.b64decode(str(line["body_base64"]))
+        except ValueError as error:
+            why = "the recording holds this reply in a form that cannot be read"
+            raise RefusedError(Refusal.NOT_RECORDED, why) from error
     return str(line.get("body", "")).encode()
 
 
