@@ -1,9 +1,10 @@
 """The one way every agent acts: as the agent's user in the exploration's container."""
 
 import hashlib
+import itertools
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from typing_extensions import override
@@ -18,6 +19,9 @@ from orchestrator.ports import AgentSession, Clock, Container, SessionModel
 _NS = 1_000_000_000
 _CLEAR_WALL = 10.0
 _ALOUD = 200
+MOST_ALOUD = 50_000
+"""Lines of an exploration that are shown, and so logged: a program can print without end."""
+_NO_MORE = "(the agent goes on; no more of it is shown here)"
 _TERMINAL = ("bash", "-c", "cat /logs/instruction.md; echo; exec bash -l")
 
 
@@ -40,6 +44,7 @@ class ContainerSession(AgentSession):
     room: ModelRoom | None = None
     raw: RawLog | None = None
     trials: Trials | None = None
+    _shown: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     @override
@@ -174,7 +179,10 @@ class ContainerSession(AgentSession):
 
     def _say_aloud(self, text: str) -> None:
         """Let whoever looks on know, in a line that fits."""
-        self.say_aloud(text.partition("\n")[0][:_ALOUD])
+        number = next(self._shown)
+        if number <= MOST_ALOUD:
+            said = text if number < MOST_ALOUD else _NO_MORE
+            self.say_aloud(said.partition("\n")[0][:_ALOUD])
 
     @property
     def _user(self) -> str:
