@@ -166,7 +166,11 @@ def test_a_pause_ends_and_is_not_made_shorter(tmp_path: Path) -> None:
         limiter.pause(30)
         clock.reboot()
         assert other.paused() == 0
-        next((tmp_path / "model-keys").glob("*.pause")).write_text("half a rec")
+        (file,) = (tmp_path / "model-keys").glob("*.pause")
+        for until in ("1e999", "1" + "0" * 100, '"x"', "[]"):
+            file.write_text(f'{{"boot": "{clock.boot_id()}", "until_ns": {until}}}')
+            assert other.paused() == 0
+        file.write_text("half a rec")
         assert other.paused() == 0
 
     asyncio.run(main())

@@ -23,6 +23,8 @@ _FILE_MODE = 0o666
 _LOOK_EVERY = 0.05
 _NS = 1_000_000_000
 _MAX_PAUSE = 200
+_LONGEST_PAUSE = 600.0
+"""Seconds, many times what a provider is waited for."""
 
 
 class KeyLimiter:
@@ -81,8 +83,9 @@ class KeyLimiter:
             os.close(descriptor)
 
     def paused(self) -> float:
-        """Seconds until somebody may ask again."""
-        return max(0.0, (self._paused_until() - self._clock.boottime_ns()) / _NS)
+        """Seconds until somebody may ask again. Everybody may write the file: nonsense is none."""
+        left = (self._paused_until() - self._clock.boottime_ns()) / _NS
+        return left if 0 < left <= _LONGEST_PAUSE else 0.0
 
     async def _sit_out(self) -> None:
         while (left := self.paused()) > 0:  # noqa: ASYNC110 - others may make it longer
@@ -92,7 +95,7 @@ class KeyLimiter:
         try:
             value = json.loads(self._pause.read_bytes()[:_MAX_PAUSE])
             return int(value["until_ns"]) if value["boot"] == self._clock.boot_id() else 0
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, OverflowError):
             return 0  # none, or half written: the provider will say it again
 
     def _take(self) -> int | None:
