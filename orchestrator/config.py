@@ -99,6 +99,11 @@ class Settings:
         """Packages of agents, under ``XDG_CACHE_HOME`` or ``~/.cache``."""
         return _cache("agents")
 
+    @cached_property
+    def models(self) -> Path:
+        """Weights of local models and what runs them, beside the agents' packages."""
+        return _cache("models")
+
 
 def _cache(name: str) -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -22,6 +22,7 @@ from orchestrator.sandbox import Isolation, Users
 if TYPE_CHECKING:
     from orchestrator.adapters.host_probe import HostProbe
     from orchestrator.adapters.image_builder import ImageBuilder
+    from orchestrator.adapters.local_models import LocalModels
     from orchestrator.domain.gate import PermittedHolder
     from orchestrator.evidence.context import Context
     from orchestrator.evidence.supervise import Beat, StopRequest
@@ -204,7 +205,21 @@ def model_gateway(settings: Settings) -> "ModelGateway":
         raise UsageError(
             f"{settings.file}: {key}: {first['msg']}", remedy="see docs/models.md for an example"
         ) from faults
-    return HostModelGateway(providers, settings.host, system_clock(), settings.variable)
+    return HostModelGateway(
+        providers,
+        settings.host,
+        system_clock(),
+        settings.variable,
+        local=local_models(settings),
+    )
+
+
+def local_models(settings: Settings) -> "LocalModels":
+    """Return the models that this host can run itself."""
+    from orchestrator.adapters.agent_store import AgentStore
+    from orchestrator.adapters.local_models import LocalModels
+
+    return LocalModels(AgentStore(settings.models, system_clock()))
 
 
 def agent_packages(settings: Settings) -> "AgentPackages":

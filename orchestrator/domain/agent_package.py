@@ -33,6 +33,9 @@ class PackageSource:
         program: globs below the fetched folder; the files found, in this order, are what runs.
         beside: further packages, with their exact versions, as the registry's client takes them.
             ``{machine}`` stands for the processor in the registry's words.
+        lean: whether what the registry's client takes for optional is left out.
+        pieces: a glob of files that are one in the order of their names: the first of ``program``.
+        command: what installs it, where that is not ``orch agents install``.
     """
 
     agent: str
@@ -41,6 +44,14 @@ class PackageSource:
     version: str
     program: tuple[str, ...]
     beside: tuple[str, ...] = ()
+    lean: bool = False
+    pieces: str = ""
+    command: str = ""
+
+    @property
+    def again(self) -> str:
+        """The command that installs it."""
+        return self.command or f"orch agents install {self.agent}"
 
 
 class AgentPackage(Strict):

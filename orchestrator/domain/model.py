@@ -20,6 +20,8 @@ PER = 1_000_000
 NO_MODEL = "none"
 RECORDED = "recorded"
 """As a provider's name: the model is a recording, ``recorded/FILE``."""
+LOCAL = "local"
+"""As a provider's name: the model runs on this host for the attempt alone, ``local/NAME``."""
 
 
 class Dialect(StrEnum):

@@ -20,25 +20,28 @@ from orchestrator.storage.pack import Pack
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An agent that can be run. ``name`` holds its version, where it has one."""
+    """An agent that can be run. ``name`` holds its version, where it has one.
+
+    ``stands_in`` says what its model is, where that is not a provider's.
+    """
 
     name: str
     agent: Agent
     installed: InstalledAgent | None
+    stands_in: str = ""
 
     def completed(self, plan: AttemptPlan) -> AttemptPlan:
         """Add to a plan what the agent and its model bring along.
 
         Raises:
-            UsageError: the plan is official, and the model a recording.
+            UsageError: the plan is official, and the model a recording or a local one.
         """
-        recording = _recording(plan.model)
-        if recording is not None and plan.official:
+        if self.stands_in and plan.official:
             raise UsageError(
-                "a recording stands in for a model, which is never official",
+                f"{self.stands_in.partition(',')[0]}, which is never official",
                 remedy="leave out --official for a local result",
             )
-        relaxed = () if recording is None else (f"the model is a recording, {recording}",)
+        relaxed = (self.stands_in,) if self.stands_in else ()
         package = None if self.installed is None else PlannedPackage.of(self.installed)
         return plan.model_copy(
             update={
@@ -66,15 +69,16 @@ class Supply:
         """
         agent, (plain, version) = make_agent(name, pack), split_version(name)
         _check_interface(agent, pack)
-        self._check_model(agent, pack, model, effort)
+        stands_in = self._check_model(agent, pack, model, effort)
         if agent.package is None:
             if version is not None:
                 raise UsageError(f"agent {plain} comes with orch", remedy=f"--agent {plain}")
-            return Chosen(name, agent, None)
+            return Chosen(name, agent, None, stands_in)
         installed = self.packages().find(agent.package, version)
-        return Chosen(installed.package.name, agent, installed)
+        return Chosen(installed.package.name, agent, installed, stands_in)
 
-    def _check_model(self, agent: Agent, pack: Pack, model: str, effort: str) -> None:
+    def _check_model(self, agent: Agent, pack: Pack, model: str, effort: str) -> str:
+        """Return what the model is, where it stands in for a provider's."""
         dialect = agent.dialect
         if dialect is None:
             if model != NO_MODEL:
@@ -82,7 +86,7 @@ class Supply:
                     f"agent {agent.name!r} works without a model, and {model!r} was given",
                     remedy="leave out --model, or give --model none",
                 )
-            return
+            return ""
         if model == NO_MODEL:
             raise UsageError(f"agent {agent.name!r} needs a model", remedy="--model PROVIDER/NAME")
         choice = self.models().choose(model, effort_of(effort), pack.spec.explore.budget)
@@ -92,6 +96,8 @@ class Supply:
                 f"and {model} is served as {_words(choice.dialects)}",
                 remedy="choose another agent, or add the dialect to the provider in orch.toml",
             )
+        recording = _recording(model)
+        return choice.stands_in if recording is None else f"the model is a recording, {recording}"
 
 
 def _check_interface(agent: Agent, pack: Pack) -> None:

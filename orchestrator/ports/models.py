@@ -18,7 +18,9 @@ class ModelChoice:
         name: what requests must name.
         effort: what requests must name; empty leaves it to the provider.
         dialects: what the provider speaks.
-        upstream: where it is, for the receipt; empty for a recording.
+        upstream: where it is, for the receipt; empty for a recording and a local model.
+        stands_in: what the model is in place of a provider's, which is why a run with it is never
+            official; empty for a provider's.
     """
 
     model: str
@@ -26,6 +28,7 @@ class ModelChoice:
     effort: str
     dialects: tuple[Dialect, ...]
     upstream: str
+    stands_in: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,12 @@ import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from orchestrator.adapters.local_models import LocalModels
 from orchestrator.adapters.model_gateway.auth import read_key
 from orchestrator.adapters.model_gateway.recorded import Recording, read_header, read_prices
 from orchestrator.adapters.model_gateway.source import Source
 from orchestrator.adapters.model_gateway.trust import certificates
-from orchestrator.domain.model import RECORDED, ModelName, Price, Provider
+from orchestrator.domain.model import LOCAL, RECORDED, ModelName, Price, Provider
 from orchestrator.domain.task import Budget
 from orchestrator.errors import UsageError
 from orchestrator.ports.models import ModelChoice
@@ -22,6 +23,7 @@ def choose(
     model: str,
     effort: str,
     budget: Budget,
+    local: LocalModels | None = None,
 ) -> ModelChoice:
     """Check that ``model`` can be asked; see ``ModelGateway.choose``."""
     try:
@@ -32,6 +34,8 @@ def choose(
         ) from error
     if named.provider == RECORDED:
         return read_header(Path(named.name), effort)
+    if named.provider == LOCAL and local is not None:
+        return local.choose(named.name, effort)
     provider = provider_of(providers, named)
     if provider.known and named.name not in provider.known:
         near = difflib.get_close_matches(named.name, provider.known, n=3) or provider.known

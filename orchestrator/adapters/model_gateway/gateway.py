@@ -13,6 +13,7 @@ from pathlib import Path
 import stamina.instrumentation
 from typing_extensions import override
 
+from orchestrator.adapters.local_models import InstalledModel, LocalModels
 from orchestrator.adapters.model_gateway.app import GatewayApp
 from orchestrator.adapters.model_gateway.auth import Key, Signer, read_key
 from orchestrator.adapters.model_gateway.choosing import (
@@ -22,6 +23,7 @@ from orchestrator.adapters.model_gateway.choosing import (
     recorded_prices,
 )
 from orchestrator.adapters.model_gateway.limiter import KeyLimiter
+from orchestrator.adapters.model_gateway.local import LocalSource
 from orchestrator.adapters.model_gateway.meter import Meter
 from orchestrator.adapters.model_gateway.outage import Outage
 from orchestrator.adapters.model_gateway.policy import Policy
@@ -30,7 +32,7 @@ from orchestrator.adapters.model_gateway.secrets import Vault
 from orchestrator.adapters.model_gateway.serving import BACKLOG, AgentServer
 from orchestrator.adapters.model_gateway.source import Source
 from orchestrator.adapters.model_gateway.upstream import Patience, Upstream
-from orchestrator.domain.model import RECORDED, ModelName, Provider, Usage
+from orchestrator.domain.model import LOCAL, RECORDED, ModelName, Provider, Usage
 from orchestrator.domain.task import Budget
 from orchestrator.errors import InfrastructureError, OrchError
 from orchestrator.ports import Clock
@@ -51,6 +53,7 @@ class HostModelGateway(ModelGateway):
         host: the host folder; sockets and the limits per key live below it.
         clock: for budgets of time.
         variable: reads a variable of the host's environment.
+        local: the models that this host can run itself.
     """
 
     def __init__(
@@ -61,26 +64,29 @@ class HostModelGateway(ModelGateway):
         variable: Callable[[str], str | None],
         *,
         patience: Patience | None = None,
+        local: LocalModels | None = None,
     ) -> None:
         self._providers = providers
         self._host = host
         self._clock = clock
         self._variable = variable
         self._patience = patience or Patience()
+        self._local = local
 
     @override
     def choose(self, model: str, effort: str, budget: Budget) -> ModelChoice:
-        return choose(self._providers, self._variable, model, effort, budget)
+        return choose(self._providers, self._variable, model, effort, budget, self._local)
 
     @override
     def open(self, session: GatewaySession) -> Gateway:
         named = ModelName.parse(session.choice.model)
-        if named.provider == RECORDED:
-            provider, key = None, Key()
-        else:
+        provider, key, local = None, Key(), None
+        if named.provider == LOCAL and self._local is not None:
+            local = self._local.verified(named.name)
+        elif named.provider != RECORDED:
             provider = provider_of(self._providers, named)
             key = read_key(named.provider, provider, self._variable)
-        return _OpenGateway(session, provider, key, self._host, self._clock, self._patience)
+        return _OpenGateway(session, provider, key, self._host, self._clock, self._patience, local)
 
 
 class _OpenGateway(Gateway):
@@ -94,16 +100,21 @@ class _OpenGateway(Gateway):
         host: Path,
         clock: Clock,
         patience: Patience,
+        local: InstalledModel | None,
     ) -> None:
         self._session = session
         self._provider = provider
         self._host = host
         self._clock = clock
         self._patience = patience
+        self._local = local
         self._vault = Vault()
         self._signer = Signer(provider, key, self._vault, clock) if provider else None
         self._outage = Outage(clock, session.max_outage)
-        prices = provider.prices if provider else recorded_prices(session.choice)
+        if provider is not None:
+            prices = provider.prices
+        else:
+            prices = {} if local else recorded_prices(session.choice)
         self._meter = Meter(session.budget, prices)
         self._fault: BaseException | None = None
         self._recorder = Recorder(session.record, session.choice, prices, self._vault, clock)
@@ -176,6 +187,8 @@ class _OpenGateway(Gateway):
             await source.close()
 
     def _source(self) -> Source:
+        if self._local is not None:
+            return LocalSource(self._local, self._session.choice.name, self._clock)
         if self._provider is None or self._signer is None:
             return open_recording(self._session.choice)
         stamina.instrumentation.set_on_retry_hooks(())  # tries are in the record
