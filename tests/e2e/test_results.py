@@ -223,11 +223,12 @@ def test_SC_06_no_space_for_a_checkpoint(small: Rig) -> None:
     assert process.returncode == 75, err.decode()
     assert b"No space left on device" in err
     assert b"Traceback" not in err
-    assert list((replay / "checkpoints").iterdir()) == []
     assert not (replay / "artifacts.json").exists()
-    _no_part(small.runs)
-    assert events(replay)[-1]["data"]["fact"] == "disk_full"
     filler.unlink()
+    small.settled(replay)  # what was run to its end is collected when there is room
+    assert final(replay) == "validated"
+    assert (replay / "checkpoints/checkpoint-10/more").stat().st_size == 2 * 1024**2
+    _no_part(small.runs)
     assert small.containers() == []
 
 
