@@ -67,7 +67,7 @@ class Claim:
 class Held(BaseModel):
     """A live reservation. ``disk`` is what of its claim is not on the disk yet, in bytes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     run_id: _Plain
     phase: Phase
