@@ -21,6 +21,8 @@ from cryptography.x509.oid import NameOID
 
 from orchestrator.adapters.model_gateway.sigv4 import AwsKey, signed_headers
 from orchestrator.errors import StorageFullError, UsageError
+from orchestrator.ports.models import Gateway
+from tests.e2e.rig import until
 from tests.mock_models.server import MockModels
 from tests.mock_models.turns import Act, HangUp, Seen, Status, Turn
 from tests.unit.gateway_cases import CHAT_CASE, GEMINI_CASE, MESSAGES_CASE
@@ -352,6 +354,14 @@ def test_a_provider_that_is_nowhere_is_an_outage(tmp_path: Path) -> None:
     assert "ConnectError" in said
 
 
+def _is_full(gateway: Gateway) -> bool:
+    try:
+        gateway.failed()
+    except StorageFullError:
+        return True
+    return False
+
+
 def test_a_full_disk_under_the_record_ends_the_conversation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,6 +369,7 @@ def test_a_full_disk_under_the_record_ends_the_conversation(
     with MockModels() as models, line(models, tmp_path, watched=False) as agent:
         monkeypatch.setattr(write, lambda _descriptor, _data: 1)
         agent.post(CHAT_CASE.path, dict(CHAT_CASE.body))
+        until(lambda: _is_full(agent.gateway))  # an exchange is recorded when it is over
         reply = agent.post(CHAT_CASE.path, dict(CHAT_CASE.body))
         monkeypatch.undo()
         assert reply.status_code == 502
