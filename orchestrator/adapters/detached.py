@@ -46,7 +46,11 @@ class DetachedGuards(Guards):
 
 
 def _reap() -> None:
-    """Let go of watchdogs that have ended."""
+    """Let go of watchdogs that have ended, and of those that a process we were forked from has."""
     for child in tuple(_children):
-        if os.waitpid(child, os.WNOHANG) != (0, 0):
+        try:
+            ended = os.waitpid(child, os.WNOHANG) != (0, 0)
+        except ChildProcessError:
+            ended = True
+        if ended:
             _children.discard(child)
