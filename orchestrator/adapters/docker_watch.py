@@ -184,8 +184,13 @@ class Watch:
             self._died.wait(_LAST_EVENTS_S)
         if self._follower.done():
             self._follower.result()  # it ends before us only by failing
+        told_of_oom = self._told_of_oom(state)
+        if self._is_unexplained(state) and not told_of_oom:
+            # One that somebody else removed by force died of a signal that not every engine tells
+            # of; then it is gone by now, and this asks in vain.
+            self._patiently(lambda: inspect(self._api, self._id))
         return ContainerEnd(
-            state=replace(state, oom_killed=state.oom_killed or self._told_of_oom(state)),
+            state=replace(state, oom_killed=state.oom_killed or told_of_oom),
             witnessed=witnessed,
             signals=tuple(name for _, name in sorted(self._signals.items())),
             engine_restarted=changed or not witnessed,
@@ -196,8 +201,10 @@ class Watch:
 
         The report may come after the exit, so an unexplained 137 is worth a short wait.
         """
-        unexplained = state.exit_code == _KILLED and "KILL" not in self._signals.values()
-        return self._out_of_memory.wait(_OOM_REPORT_S if unexplained else 0)
+        return self._out_of_memory.wait(_OOM_REPORT_S if self._is_unexplained(state) else 0)
+
+    def _is_unexplained(self, state: ContainerState) -> bool:
+        return state.exit_code == _KILLED and "KILL" not in self._signals.values()
 
     # -- output
 
