@@ -196,7 +196,7 @@ def test_its_first_thread_may_end_before_the_others() -> None:
         "ctypes.CDLL(None).pthread_exit(None)\n"
     )
     assert ctypes.CDLL(None).pthread_exit
-    with _child(sys.executable, "-c", code, "marked") as process:
+    with _child(sys.executable, "-c", code) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"on\n"
         headless = threading.Event()
@@ -207,7 +207,7 @@ def test_its_first_thread_may_end_before_the_others() -> None:
         found = HostProcesses().facts(process.pid)
         assert not found.ended
         assert found.command is not None
-        assert found.command.endswith("marked")
+        assert found.command.startswith(sys.executable[:100])
         assert found.cgroup == HostProcesses().facts(os.getpid()).cgroup
 
 
