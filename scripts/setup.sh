@@ -3,9 +3,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# As an installer does. Where PYTHONDONTWRITEBYTECODE is set nothing else would, and every command
+# would compile every module anew.
+compile() {
+    .venv/bin/python -m compileall -q orchestrator receipts
+}
+
 wanted=$({ pwd; cat requirements/dev.txt pyproject.toml; } | sha256sum)
 stamp=.venv/orch-setup
 if [ "$wanted" = "$(cat "$stamp" 2>/dev/null)" ]; then
+    compile
     exit 0
 fi
 
@@ -22,4 +29,5 @@ fi
 .venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 .venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps \
     --no-build-isolation --editable .
+compile
 echo "$wanted" > "$stamp"

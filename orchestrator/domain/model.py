@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, RootModel, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 from typing_extensions import override
 
 from orchestrator.domain.task import Strict
@@ -162,21 +162,18 @@ BUILTIN: Mapping[str, Mapping[str, object]] = {
 """Providers that need no section of their own; one of the same name in orch.toml adds to it."""
 
 
-class _Providers(RootModel[dict[str, Provider]]):
-    """All sections, so that a fault names its section."""
-
-
 def read_providers(sections: Mapping[str, Any]) -> Mapping[str, Provider]:
     """Read the sections ``[providers.NAME]``, and add the usual providers.
 
     Raises:
         pydantic.ValidationError: one of them is not as it should be.
     """
+    every = TypeAdapter(dict[str, Provider])  # all at once, so that a fault names its section
     if not isinstance(sections, dict):
-        return _Providers.model_validate(sections).root
+        return every.validate_python(sections)
     names = {*BUILTIN, *sections}
     merged = {name: _merged(name, sections.get(name, {})) for name in names}
-    return _Providers.model_validate(merged).root
+    return every.validate_python(merged)
 
 
 def _merged(name: str, section: Any) -> Any:
