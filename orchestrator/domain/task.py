@@ -6,9 +6,17 @@ valid one holds. Durations are seconds and sizes bytes once parsed.
 
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
 from orchestrator.domain.quantity import Bytes, Count, Seconds
 from orchestrator.domain.roles import WIDENABLE, DataRole, Phase
@@ -29,9 +37,25 @@ def _asset_path(value: str) -> str:
     return value
 
 
+def _plain_path(value: str) -> str:
+    if str(PurePosixPath(value)) != value:
+        raise ValueError(f"{value!r} must be written as {str(PurePosixPath(value))!r}")
+    return value
+
+
+def _apart(files: dict[str, Any]) -> dict[str, Any]:
+    for path in files:
+        for parent in PurePosixPath(path).parents:
+            if str(parent) in files:
+                raise ValueError(f"{str(parent)!r} cannot be a file and the folder of {path!r}")
+    return files
+
+
 RelativePath = Annotated[str, AfterValidator(_relative)]
+FilePath = Annotated[RelativePath, AfterValidator(_plain_path)]
 AssetPath = Annotated[RelativePath, AfterValidator(_asset_path)]
 Digest = Annotated[str, Field(pattern=r"^tree:v1:sha256:[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Strict(BaseModel):
@@ -62,10 +86,96 @@ class Workspace(Strict):
     exclude: tuple[str, ...] = ("__pycache__/", "*.pyc", ".cache/", ".git/")
 
 
-class Source(Strict):
-    """How an asset is made: a script of the pack, run in a container of its own."""
+class ScriptSource(Strict):
+    """An asset is made by a script of the pack, run in a container of its own, offline.
+
+    ``inputs`` (``from`` in the file) names the ``downloads`` that the script reads.
+    """
 
     prepare: RelativePath
+    inputs: tuple[str, ...] = Field(default=(), alias="from")
+
+
+class HubKind(StrEnum):
+    """What a repository of the hub holds."""
+
+    MODEL = "model"
+    DATASET = "dataset"
+
+
+class HubFile(Strict):
+    """A file of a repository, by its path there."""
+
+    path: FilePath
+    sha256: Sha256
+
+
+class HubRepository(Strict):
+    """Files of one pinned revision of a repository of the hub.
+
+    ``files`` maps a path in the asset to the sha256 of the file that has the same path in the
+    repository, or to the path and sha256 of another.
+    """
+
+    repo: Annotated[str, Field(pattern=r"^(?:[\w.-]+/)?[\w.-]+$", max_length=200)]
+    kind: HubKind
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+    files: Annotated[dict[FilePath, Sha256 | HubFile], AfterValidator(_apart), Field(min_length=1)]
+
+
+class UrlFile(Strict):
+    """A published file, and the sha256 it must have."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^/@\s]+/[^\s#]*$", max_length=2000)]
+    sha256: Sha256
+
+
+class HubSource(Strict):
+    """Files fetched from the hub, as they are."""
+
+    hub: HubRepository
+
+
+class UrlSource(Strict):
+    """Published files, fetched as they are; each by its path in the asset."""
+
+    urls: Annotated[dict[FilePath, UrlFile], AfterValidator(_apart), Field(min_length=1)]
+
+
+_SOURCES = {"prepare": ScriptSource, "hub": HubSource, "urls": UrlSource}
+
+
+def _kind_of_source(value: Any) -> str | None:
+    """Name the one key that says what a source is; None where there is none, or two."""
+    found = [key for key in _SOURCES if key in value] if isinstance(value, dict) else []
+    if len(found) == 1:
+        return f"<{found[0]}>"
+    return next((f"<{key}>" for key, kind in _SOURCES.items() if isinstance(value, kind)), None)
+
+
+Download = Annotated[
+    Annotated[HubSource, Tag("<hub>")] | Annotated[UrlSource, Tag("<urls>")],
+    Discriminator(
+        _kind_of_source,
+        custom_error_type="source",
+        custom_error_message="needs exactly one of the keys hub and urls",
+    ),
+]
+"""Files that are fetched on a networked host, each held to its sha256."""
+
+Source = Annotated[
+    Annotated[ScriptSource, Tag("<prepare>")]
+    | Annotated[HubSource, Tag("<hub>")]
+    | Annotated[UrlSource, Tag("<urls>")],
+    Discriminator(
+        _kind_of_source,
+        custom_error_type="source",
+        custom_error_message="needs exactly one of the keys prepare, hub and urls",
+    ),
+]
+"""Where an asset comes from: made by a script, or fetched."""
+
+DownloadName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 
 
 class Asset(Strict):
@@ -302,6 +412,8 @@ class TaskSpec(Strict):
     interface: Interface = Interface.SHELL
     workspace: Workspace
     assets: dict[AssetPath, Asset]
+    downloads: dict[DownloadName, Download] = {}
+    """What scripts read beside the pack, at ``/opt/downloads/NAME``; see ``ScriptSource``."""
     defaults: Resources = Resources()
     explore: ExploreSpec = ExploreSpec()
     replay: ReplaySpec = ReplaySpec()

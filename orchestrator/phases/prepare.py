@@ -18,7 +18,7 @@ from pathlib import Path
 from orchestrator.domain.container import ContainerSpec, Mount
 from orchestrator.domain.image import image_reference
 from orchestrator.domain.roles import Phase
-from orchestrator.domain.task import merge
+from orchestrator.domain.task import ScriptSource, merge
 from orchestrator.errors import AssetMismatchError, TaskPackError
 from orchestrator.evidence.tree import tree_digest
 from orchestrator.ports import Clock, ContainerEngine
@@ -107,7 +107,8 @@ def _make(plan: PreparePlan, todo: list[str], out: Path, ports: PreparePorts) ->
     pack = plan.pack
     make_folder(out)
     _give(out, ports.users)
-    for script in sorted({pack.spec.assets[asset].source.prepare for asset in todo}):
+    sources = [pack.spec.assets[asset].source for asset in todo]
+    for script in sorted({one.prepare for one in sources if isinstance(one, ScriptSource)}):
         _run_script(pack, script, out, ports)
     made = {asset: _identify(pack, asset, out / asset) for asset in todo}
     if not plan.update:
@@ -188,8 +189,9 @@ def _give(folder: Path, users: Users) -> None:
 def _identify(pack: Pack, asset: str, made: Path) -> str:
     """Seal what a script made and return its digest."""
     if not made.is_dir():
-        script = pack.folder / pack.spec.assets[asset].source.prepare
-        raise TaskPackError(f"{script} did not make the asset {asset} (no folder /out/{asset})")
+        raise TaskPackError(
+            f"{pack.source}: its source did not make the asset {asset} (no folder /out/{asset})"
+        )
     seal(made)
     return tree_digest(made)
 

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from orchestrator.config import bundled
 from orchestrator.domain.container import Mount
-from orchestrator.domain.task import CommandValidator, TaskSpec
+from orchestrator.domain.task import CommandValidator, ScriptSource, TaskSpec
 from orchestrator.errors import TaskPackError, UsageError
 from orchestrator.storage.located_yaml import Document, Loc, read
 
@@ -265,7 +265,7 @@ def _branches(schema: Mapping[str, Any], nodes: list[dict[str, Any]]) -> list[di
         node = rest.pop()
         if "$ref" in node:
             rest.append(schema["$defs"][node["$ref"].rpartition("/")[2]])
-        rest += node.get("anyOf", [])
+        rest += node.get("anyOf", []) + node.get("oneOf", [])
         flat.append(node)
     return flat
 
@@ -299,8 +299,14 @@ def _named_paths(spec: TaskSpec) -> Iterator[tuple[Loc, str, str]]:
     if isinstance(spec.validate_.validator, CommandValidator):
         loc = ("validate", "validator", "command")
         yield loc, spec.validate_.validator.command, "file"
+    for loc, script in _scripts(spec):
+        yield loc, script, "file"
+
+
+def _scripts(spec: TaskSpec) -> Iterator[tuple[Loc, str]]:
     for name, asset in spec.assets.items():
-        yield ("assets", name, "source", "prepare"), asset.source.prepare, "file"
+        if isinstance(asset.source, ScriptSource):
+            yield ("assets", name, "source", "prepare"), asset.source.prepare
 
 
 def _special_files(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
@@ -321,9 +327,7 @@ def _exposures(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
     shown = {"the workspace": (folder / spec.workspace.source).resolve()}
     if spec.proxy:
         shown["the proxy's folder"] = _shown(folder, spec.proxy.command).resolve()
-    hidden: dict[Loc, str] = {("score", "command"): spec.score.command}
-    for name, asset in spec.assets.items():
-        hidden["assets", name, "source", "prepare"] = asset.source.prepare
+    hidden: dict[Loc, str] = {("score", "command"): spec.score.command, **dict(_scripts(spec))}
     for loc, relative in hidden.items():
         for what, where in shown.items():
             if (folder / relative).resolve().is_relative_to(where):
@@ -346,6 +350,19 @@ def _overlap_names(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
                 yield ("assets", name, "overlap"), f"{other!r} is no other asset"
 
 
+def _download_names(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
+    del folder
+    used: set[str] = set()
+    for name, asset in spec.assets.items():
+        if isinstance(asset.source, ScriptSource):
+            used.update(asset.source.inputs)
+            for other in asset.source.inputs:
+                if other not in spec.downloads:
+                    yield ("assets", name, "source", "from"), f"{other!r} is none of the downloads"
+    for name in sorted(spec.downloads.keys() - used):
+        yield ("downloads", name), "no asset is made from it"
+
+
 _FOLDER_RULES: tuple[Callable[[Path, TaskSpec], Iterator[Finding]], ...] = (
     _missing_files,
     _special_files,
@@ -353,6 +370,7 @@ _FOLDER_RULES: tuple[Callable[[Path, TaskSpec], Iterator[Finding]], ...] = (
     _exposures,
     _nested_assets,
     _overlap_names,
+    _download_names,
 )
 """What ``task.yaml`` promises and its folder must keep."""
 

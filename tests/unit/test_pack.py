@@ -102,6 +102,75 @@ def test_a_mapping_that_could_be_two_things_has_its_fault_told_once(tmp_path: Pa
     ]
 
 
+SHA = "a" * 64
+REV = "b" * 40
+HUB = f"hub: {{repo: o/n, kind: dataset, revision: {REV}, files: {{a/b.json: {SHA}}}}}"
+URLS = f'urls: {{a.gz: {{url: "https://x.example/a.gz", sha256: {SHA}}}}}'
+
+
+def _with_source(source: str, more: str = "") -> str:
+    first = "role: train, source: {prepare: prepare.py}"
+    return TASK.replace(first, f"role: train, source: {{{source}}}") + more
+
+
+def test_assets_come_from_a_script_the_hub_or_urls(tmp_path: Path) -> None:
+    for text in (
+        _with_source(HUB),
+        _with_source(HUB.replace(f"a/b.json: {SHA}", f"a: {{path: b, sha256: {SHA}}}")),
+        _with_source(URLS),
+        _with_source(
+            "prepare: prepare.py, from: [x, y]", f"downloads: {{x: {{{HUB}}}, y: {{{URLS}}}}}\n"
+        ),
+    ):
+        assert _faults(tmp_path, text) == []
+
+
+ONE = "needs exactly one of the keys prepare, hub and urls"
+
+
+@pytest.mark.parametrize(
+    ("source", "more", "expected"),
+    [
+        ("prepar: x", "", [f"data/train.source: {ONE}"]),
+        (f"prepare: prepare.py, {HUB}", "", [f"data/train.source: {ONE}"]),
+        (
+            f"prepare: prepare.py, {HUB}".replace("hub", "hob"),
+            "",
+            ["data/train.source.hob: unknown key"],
+        ),
+        (HUB.replace(REV, "main"), "", ["data/train.source.hub.revision: "]),
+        (HUB.replace(SHA, "a" * 63), "", ["data/train.source.hub.files.a/b.json: "]),
+        (HUB.replace("a/b.json", "../b.json"), "", ["must be a relative path inside"]),
+        (HUB.replace("a/b.json", "a//b.json"), "", ["must be written as 'a/b.json'"]),
+        (
+            HUB.replace("a/b.json:", f"a: {SHA}, a/b:"),
+            "",
+            ["source.hub.files: 'a' cannot be a file and the folder of 'a/b'"],
+        ),
+        (HUB.replace("kind:", "kindd:"), "", ["kind: missing key", "(did you mean kind?)"]),
+        (HUB.replace("dataset", "space"), "", ["kind: must be 'model' or 'dataset'"]),
+        (URLS.replace("https://", "https://me:secret@"), "", ["a.gz.url: "]),
+        (URLS.replace("https://x.example/", "file:///"), "", ["a.gz.url: "]),
+        ("prepare: prepare.py, from: [x]", "", ["source.from: 'x' is none of the downloads"]),
+        (
+            "prepare: prepare.py",
+            f"downloads: {{x: {{{URLS}}}}}\n",
+            ["x: no asset is made from it"],
+        ),
+    ],
+)
+def test_a_faulty_source_is_named_once_with_its_line(
+    tmp_path: Path, source: str, more: str, expected: list[str]
+) -> None:
+    text = _with_source(source, more)
+    faults = _faults(tmp_path, text)
+    assert len(faults) == len(expected), faults
+    for fault, part in zip(faults, expected, strict=True):
+        assert part in fault
+    line = line_of(text, "downloads:" if more else "data/train")
+    assert {fault.split(":")[1] for fault in faults} == {str(line)}
+
+
 @pytest.mark.parametrize(
     ("content", "line"),
     [
