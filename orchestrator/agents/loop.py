@@ -6,7 +6,7 @@ the top: what the model is told, the one tool it has, and what is done with each
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,16 +105,24 @@ class LoopAgent(Agent):
 
 
 def next_message(
-    session: AgentSession, messages: list[Mapping[str, Any]], tools: list[Mapping[str, Any]]
+    session: AgentSession,
+    messages: list[Mapping[str, Any]],
+    tools: list[Mapping[str, Any]],
+    ask: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
 ) -> Mapping[str, Any] | None:
-    """Ask the model; try again where its provider failed, and give up where it refused: None."""
-    model = session.model
-    body = {"model": model.name, "messages": messages, "tools": tools}
+    """Ask the model; try again where its provider failed, and give up where it refused: None.
+
+    ``ask`` stands in for the session's own.
+    """
+    model, ask = session.model, ask or session.ask
+    body: dict[str, Any] = {"model": model.name, "messages": messages}
+    if tools:
+        body["tools"] = tools
     if model.effort:
         body["reasoning_effort"] = model.effort
     for refusal in range(REFUSALS):
         try:
-            message = session.ask(body)["choices"][0]["message"]
+            message = ask(body)["choices"][0]["message"]
         except ModelRefused as refused:
             session.say(f"(the model did not answer: {refused})")
             if not session.provider_failed():

@@ -393,6 +393,25 @@ class EditSpec(Strict):
         return self
 
 
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+"""A word that may name a file, a metric and a heading."""
+
+
+class AnswerSpec(Strict):
+    """The answer interface: what a model is asked, and what of its answers is judged.
+
+    Attributes:
+        cases: the file with the question of each case.
+        repeats: how often each is asked, every time in a conversation of its own.
+        checks: each check, and the yes-or-no question that a person who reviews is asked. The
+            evaluator's metric ``CASE/CHECK`` is a list with a 1 or 0 for each repeat.
+    """
+
+    cases: Annotated[dict[Name, RelativePath], Field(min_length=1, max_length=99)]
+    repeats: Annotated[int, Field(ge=1, le=99)] = 1
+    checks: Annotated[dict[Name, str], Field(max_length=99)] = {}
+
+
 class ReferencePoint(Strict):
     """A published point to stand beside a result in reports."""
 
@@ -429,12 +448,15 @@ class TaskSpec(Strict):
     """The container that makes the assets; by default the image ``prepare-sklearn``."""
     script: RelativePath | None = None
     edit: EditSpec | None = None
+    answer: AnswerSpec | None = None
     reference: tuple[ReferencePoint, ...] = ()
 
     @model_validator(mode="after")
-    def _edit_goes_with_its_interface(self) -> Self:
+    def _each_interface_has_its_section(self) -> Self:
         if (self.interface is Interface.EDIT_TEST_SUBMIT) != (self.edit is not None):
             raise ValueError("'edit' goes with interface edit-test-submit, and only with it")
+        if (self.interface is Interface.ANSWER) != (self.answer is not None):
+            raise ValueError("'answer' goes with interface answer, and only with it")
         return self
 
     def resources(self, phase: Phase) -> Resources:

@@ -248,7 +248,7 @@ class _Exploration:
         return Outcome(outcome.event, {**outcome.data, **self.desk.ended()})
 
     def _trials(self) -> Trials | None:
-        if self.plan.task.edit is None:
+        if not (self.plan.task.edit or self.plan.task.answer):
             return None
         return Trials(
             *(self.ctx, self.plan, self.pack, self.folder),

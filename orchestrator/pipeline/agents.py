@@ -1,7 +1,7 @@
 """Choose an agent and its model: what ``--agent``, ``--model`` and ``--effort`` come to."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,11 +100,19 @@ class Supply:
         return choice.stands_in if recording is None else f"the model is a recording, {recording}"
 
 
+_WITHOUT_A_SHELL: Mapping[Interface, str] = {
+    Interface.EDIT_TEST_SUBMIT: "editor",
+    Interface.ANSWER: "answer",
+}
+"""The agent of each interface that has no shell."""
+
+
 def _check_interface(agent: Agent, pack: Pack) -> None:
-    if pack.spec.edit is not None and agent.interface is not Interface.EDIT_TEST_SUBMIT:
+    wanted = pack.spec.interface
+    if wanted in _WITHOUT_A_SHELL and agent.interface is not wanted:
         raise UsageError(
-            f"task {pack.spec.name!r} gives no shell, and agent {agent.name!r} works in one",
-            remedy="--agent editor",
+            f"task {pack.spec.name!r} gives no shell, and agent {agent.name!r} works otherwise",
+            remedy=f"--agent {_WITHOUT_A_SHELL[wanted]}",
         )
 
 

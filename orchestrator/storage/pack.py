@@ -296,6 +296,8 @@ def _named_paths(spec: TaskSpec) -> Iterator[tuple[Loc, str, str]]:
         yield ("proxy", "command"), spec.proxy.command, "file"
     if spec.script:
         yield ("script",), spec.script, "file"
+    for case, question in spec.answer.cases.items() if spec.answer else ():
+        yield ("answer", "cases", case), question, "file"
     if isinstance(spec.validate_.validator, CommandValidator):
         loc = ("validate", "validator", "command")
         yield loc, spec.validate_.validator.command, "file"
