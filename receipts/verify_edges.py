@@ -23,8 +23,13 @@ ROLES: Mapping[PhaseName, frozenset[str]] = MappingProxyType(
 )
 """Which phase sees which role; held against ``VISIBLE_ROLES`` by a test."""
 
-WIDENED = frozenset({"anchor", "train"})
-"""What a task may show to score besides, asset by asset."""
+WIDENED: Mapping[PhaseName, frozenset[str]] = MappingProxyType(
+    {
+        PhaseName.SCORE: frozenset({"anchor", "train"}),
+        PhaseName.VALIDATE: frozenset({"train"}),
+    }
+)
+"""What a task may show to a phase besides, asset by asset; held against ``WIDENABLE``."""
 
 _LIMITS = ("cpus", "memory", "shm", "tmp", "pids", "disk", "gpus", "read_only")
 _HARNESSED = frozenset({PhaseName.EXPLORE, PhaseName.REPLAY, PhaseName.VALIDATE})
@@ -145,8 +150,7 @@ def _check_roles(run: Run, receipt: Receipt, report: Report) -> None:
     """Check that the phase saw the roles it may see: all of them, as the task declares them."""
     seen = dict(_assets(receipt))
     for path, (role, _) in seen.items():
-        widened = receipt.phase is PhaseName.SCORE and role in WIDENED
-        if role not in ROLES[receipt.phase] and not widened:
+        if role not in ROLES[receipt.phase] | WIDENED.get(receipt.phase, frozenset()):
             report.fault(Step.EDGES, receipt.path, f"{receipt.phase} saw {path} of role {role}")
     attempt = run.attempt_plan()
     if attempt is None or receipt.phase in {PhaseName.SUBMIT, PhaseName.COLLECT}:
@@ -155,7 +159,10 @@ def _check_roles(run: Run, receipt: Receipt, report: Report) -> None:
         path: asset
         for path, asset in attempt.task.assets.items()
         if asset.role in ROLES[receipt.phase]
-        or (receipt.phase is PhaseName.SCORE and asset.role in WIDENED and "score" in asset.also)
+        or (
+            asset.role in WIDENED.get(receipt.phase, frozenset())
+            and receipt.phase.value in asset.also
+        )
     }
     for path in sorted(declared.keys() | seen.keys()):
         if path not in seen:

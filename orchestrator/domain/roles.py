@@ -34,9 +34,12 @@ VISIBLE_ROLES: Mapping[Phase, frozenset[DataRole]] = MappingProxyType(
 )
 
 WIDENABLE: Mapping[Phase, frozenset[DataRole]] = MappingProxyType(
-    {Phase.SCORE: frozenset({DataRole.ANCHOR, DataRole.TRAIN})}
+    {
+        Phase.SCORE: frozenset({DataRole.ANCHOR, DataRole.TRAIN}),
+        Phase.VALIDATE: frozenset({DataRole.TRAIN}),
+    }
 )
-"""What a task's ``also:`` may add to a phase; nothing else may be added to any."""
+"""What a task's ``also:`` may add to a phase, nothing that a candidate does not see anyway."""
 
 
 def is_visible(role: DataRole, phase: Phase, also: frozenset[Phase] = frozenset()) -> bool:

@@ -14,7 +14,10 @@ def test_the_table_is_this() -> None:
         "validate": {"anchor"},
         "score": {"reference", "final"},
     }
-    assert dict(WIDENABLE) == {Phase.SCORE: {DataRole.ANCHOR, DataRole.TRAIN}}
+    assert dict(WIDENABLE) == {
+        Phase.SCORE: {DataRole.ANCHOR, DataRole.TRAIN},
+        Phase.VALIDATE: {DataRole.TRAIN},
+    }
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -23,13 +26,13 @@ def test_only_score_ever_sees_final_data(role: DataRole, phase: Phase) -> None:
     assert is_visible(role, phase, frozenset(Phase)) is (phase is Phase.SCORE)
 
 
-def test_widening_adds_anchor_and_train_to_score_alone() -> None:
+def test_widening_adds_only_what_a_candidate_sees_anyway() -> None:
     widened = {
         (role.value, phase.value)
         for role, phase in product(DataRole, Phase)
         if is_visible(role, phase, frozenset(Phase)) and not is_visible(role, phase)
     }
-    assert widened == {("anchor", "score"), ("train", "score")}
+    assert widened == {("anchor", "score"), ("train", "score"), ("train", "validate")}
 
 
 def test_the_tables_cannot_be_changed() -> None:
