@@ -25,12 +25,13 @@ from requests.exceptions import RequestException
 
 from orchestrator.adapters.docker_api import DEFAULT_ADDRESS
 from orchestrator.adapters.engine_process import START_REMEDY, incarnation_of
-from orchestrator.domain.image import RECIPE_LABEL, ROOTFS_LABEL, image_reference
+from orchestrator.domain.image import BUILD_LABEL, RECIPE_LABEL, ROOTFS_LABEL, image_reference
 from orchestrator.errors import EngineUnavailableError, InfrastructureError, UsageError
 
 _MMDEBSTRAP = "mmdebstrap:bookworm"
 _ROOTFS = "orch/rootfs:1"
 _PARENT = re.compile(r"^FROM orch/([a-z0-9-]+):1\b", re.MULTILINE)
+_BY_NAME = f'\nLABEL {BUILD_LABEL}="by-name"\n'
 _LOCK = "requirements.lock"
 _GLIBC_MINORS = range(17, 37)  # manylinux tags that Debian bookworm's glibc 2.36 runs
 _LEFT_OUT = ("doc", "info", "locale", "man")
@@ -63,11 +64,15 @@ class ImageState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One folder of ``containers/``. ``parent`` is the recipe it builds on, None for a base."""
+    """One folder of ``containers/``. ``parent`` is the recipe it builds on, None for a base.
+
+    One that is large and that few hosts need is ``by_name``: made only if somebody names it.
+    """
 
     name: str
     folder: Path
     parent: str | None
+    by_name: bool = False
 
     @property
     def reference(self) -> str:
@@ -114,9 +119,12 @@ def read_recipes(folder: Path) -> dict[str, Recipe]:
     """Read the recipes under ``folder``, each after the one it builds on."""
     unsorted: dict[str, Recipe] = {}
     for path in sorted(folder.glob("*/Dockerfile")):
-        parent = _PARENT.search(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        parent = _PARENT.search(text)
         name = path.parent.name
-        unsorted[name] = Recipe(name, path.parent, parent.group(1) if parent else None)
+        unsorted[name] = Recipe(
+            name, path.parent, parent.group(1) if parent else None, by_name=_BY_NAME in text
+        )
     ordered: dict[str, Recipe] = {}
 
     def place(recipe: Recipe) -> None:
@@ -162,7 +170,7 @@ class ImageBuilder:
         """Make the named images, and those they build on, where they are not current.
 
         Args:
-            names: recipes, by name or by reference; empty means all.
+            names: recipes, by name or by reference; empty means all that are not ``by_name``.
             progress: takes one line at a time.
             base: an image to use in place of what mmdebstrap makes; pulled when not present.
 
@@ -170,7 +178,8 @@ class ImageBuilder:
             UsageError: a name is unknown, or mmdebstrap is not installed.
             InfrastructureError: a download, mmdebstrap or the engine failed.
         """
-        wanted = self._with_parents([self._named(name) for name in names] or self._recipes)
+        usual = [recipe.name for recipe in self._recipes.values() if not recipe.by_name]
+        wanted = self._with_parents([self._named(name) for name in names] or usual)
         with _engine_errors():
             for name in wanted:
                 recipe = self._recipes[name]
@@ -307,7 +316,7 @@ class ImageBuilder:
         return _ROOTFS
 
     def _download(self, recipe: Recipe, progress: Progress) -> tuple[Path, ...]:
-        """Fetch the wheels of the recipe's lock, once per lock; return their paths."""
+        """Fetch what the recipe's lock names, once per lock; return the paths of the files."""
         lock = recipe.folder / _LOCK
         house = self._wheels / hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
         if not house.is_dir():
@@ -318,11 +327,12 @@ class ImageBuilder:
                 _run(
                     _pip_download(lock, fresh, machine),
                     progress,
-                    remedy="pip must reach a package index (see pip's own configuration)",
+                    remedy=f"pip must find them: see its configuration, and what "
+                    f"{recipe.folder / 'requirements.in'} says",
                 )
                 if not house.is_dir():
                     fresh.rename(house)
-        return tuple(sorted(house.glob("*.whl")))
+        return tuple(sorted(house.iterdir()))
 
 
 def _pip_download(lock: Path, target: Path, machine: str) -> list[str]:

@@ -35,7 +35,7 @@ def build(
         typer.Option(help="An image to build on, best by digest, in place of a fresh Debian."),
     ] = None,
 ) -> None:
-    """Build the named images, or all, where they are not current."""
+    """Build the named images, or the usual ones, where they are not current."""
     settings = invocation(context).settings
     with closing(wiring.image_builder(settings)) as builder:
         builder.build(names or (), lambda line: emit(line, to=Stream.ERR), base=base)

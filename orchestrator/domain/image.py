@@ -6,6 +6,8 @@ RECIPE_LABEL = "orch.recipe"
 """On every image that ``orch images build`` makes: the digest of all that went into it."""
 ROOTFS_LABEL = "orch.rootfs"
 """On one that builds on no other of them: where its files came from."""
+BUILD_LABEL = "orch.build"
+"""In a recipe: ``by-name`` where ``orch images build`` makes the image only if it is named."""
 
 _OURS = "orch/{name}:1"
 
