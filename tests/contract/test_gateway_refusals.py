@@ -58,6 +58,18 @@ TOOLS = [
         ProviderTool.CONNECTORS,
     ),
     (RESPONSES_CASE, {"tools": [{"type": "image_generation"}]}, ProviderTool.IMAGES),
+    (RESPONSES_CASE, {"tools": [{"type": "shell"}]}, ProviderTool.CODE),
+    *(
+        (
+            RESPONSES_CASE,
+            {"tools": [{"type": "shell", "environment": {"type": place, **more}}]},
+            ProviderTool.CODE,
+        )
+        for place, more in (
+            ("container_auto", {"skills": [{"type": "skill_reference", "skill_id": "skill_1"}]}),
+            ("container_reference", {"container_id": "cntr_1"}),
+        )
+    ),
     (
         RESPONSES_CASE,
         {"input": [{"type": "tool_search_output", "tools": [{"type": "web_search"}]}]},

@@ -15,6 +15,7 @@ from orchestrator.adapters.model_gateway.shape import RefusedError, Scope
 from orchestrator.adapters.model_gateway.wire import Events
 from orchestrator.domain.model import Dialect
 from orchestrator.ports.models import GatewaySession, ModelChoice
+from tests.unit.gateway_cases import at
 
 WORDS = """
 model messages input contents content parts role type text tools tool_choice reasoning effort
@@ -45,6 +46,28 @@ JSON = st.recursive(
     max_leaves=25,
 )
 BODY = st.dictionaries(NAMES, JSON, max_size=8)
+_AMOUNT = st.one_of(st.sampled_from(["low", "high", "4096", 4096, 9, None]), JSON)
+_THINKING = st.dictionaries(
+    st.sampled_from(["thinkingBudget", "thinking_budget", "thinkingLevel", "includeThoughts"]),
+    _AMOUNT,
+)
+ASKED = st.one_of(
+    BODY,
+    st.fixed_dictionaries(
+        {"messages": st.just([]), "input": st.just("x"), "contents": st.just([])},
+        optional={
+            "reasoning": st.dictionaries(st.sampled_from(["effort", "summary"]), _AMOUNT),
+            "reasoning_effort": _AMOUNT,
+            "output_config": st.dictionaries(st.sampled_from(["effort", "format"]), _AMOUNT),
+            "thinking": st.dictionaries(
+                st.sampled_from(["budget_tokens", "type"]),
+                st.one_of(_AMOUNT, st.sampled_from(["adaptive", "enabled", "disabled"])),
+            ),
+            "generationConfig": st.dictionaries(st.just("thinkingConfig"), _THINKING),
+            "generation_config": st.dictionaries(st.just("thinking_config"), _THINKING),
+        },
+    ),
+)
 PATHS = (
     "/v1/responses",
     "/v1/responses/compact",
@@ -55,13 +78,22 @@ PATHS = (
     "/v1beta/models/mock-1:streamGenerateContent",
     "/v1beta/models/mock-1:countTokens",
 )
+EFFORTS = (
+    ("reasoning_effort",),
+    ("reasoning", "effort"),
+    ("output_config", "effort"),
+    ("thinking", "budget_tokens"),
+    ("generationConfig", "thinkingConfig", "thinkingLevel"),
+    ("generationConfig", "thinkingConfig", "thinkingBudget"),
+)
+OWN = {"": (None,), "high": (None, "high"), "4096": (None, "4096", 4096)}
 
 
 def route(path: str) -> Route:
     return find("POST", path, tuple(Dialect))
 
 
-@given(path=st.sampled_from(PATHS), body=BODY, effort=st.sampled_from(["", "high", "4096"]))
+@given(path=st.sampled_from(PATHS), body=ASKED, effort=st.sampled_from(["", "high", "4096"]))
 def test_a_request_passes_or_is_refused_in_words(
     path: str, body: dict[str, Any], effort: str
 ) -> None:
@@ -72,8 +104,11 @@ def test_a_request_passes_or_is_refused_in_words(
         passed = Policy(session).hold(route(path), raw, {"alt": "sse"}, {}, Scope())
     except RefusedError:
         return
-    assert isinstance(json.loads(passed.sent), dict)
+    sent = json.loads(passed.sent)
+    assert isinstance(sent, dict)
     assert passed.model == "mock-1"
+    if not path.endswith(("count_tokens", "input_tokens", ":countTokens")):
+        assert [at(sent, place) for place in EFFORTS if at(sent, place) not in OWN[effort]] == []
 
 
 @given(dialect=st.sampled_from(list(Dialect)), events=st.lists(BODY, max_size=6), last=BODY)

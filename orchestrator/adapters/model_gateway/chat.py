@@ -28,10 +28,14 @@ from orchestrator.adapters.model_gateway.shape import (
     carried,
     each,
     fields,
+    flag,
     inline,
     left_out,
     never,
+    number,
+    or_none,
     plain,
+    text,
     text_or,
 )
 from orchestrator.domain.model import Dialect, Refusal
@@ -77,14 +81,19 @@ _TOOL = by(
 )
 
 _BODY: Mapping[str, Rule] = {
+    **plain("model stop logit_bias response_format tool_choice functions function_call"),
     **plain(
-        "model temperature top_p top_k min_p n stop max_tokens max_completion_tokens "
-        "presence_penalty frequency_penalty repetition_penalty logit_bias logprobs top_logprobs "
-        "seed response_format tool_choice parallel_tool_calls functions function_call "
-        "reasoning_effort verbosity stream stream_options prompt_cache_key"
+        "temperature top_p top_k min_p n max_tokens max_completion_tokens presence_penalty "
+        "frequency_penalty repetition_penalty top_logprobs seed",
+        number,
+    ),
+    **plain("stream logprobs parallel_tool_calls", flag),
+    **plain("reasoning_effort verbosity prompt_cache_key", text),
+    "stream_options": or_none(
+        fields(plain("include_usage include_obfuscation continuous_usage_stats", flag))
     ),
     "messages": each(_MESSAGE),
-    "tools": text_or(each(_TOOL)),
+    "tools": or_none(each(_TOOL)),
     "store": always(fixed=False),
     "web_search_options": allowed_with(ProviderTool.WEB),
     "user": left_out,

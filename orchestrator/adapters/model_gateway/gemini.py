@@ -23,6 +23,7 @@ from orchestrator.adapters.model_gateway.language import (
 )
 from orchestrator.adapters.model_gateway.shape import (
     Rule,
+    Scope,
     allowed_with,
     each,
     fields,
@@ -199,11 +200,13 @@ class Gemini(Language):
         return ":stream" in path
 
     @override
-    def pin_effort(self, body: dict[str, Any], effort: str) -> None:
+    def pin_effort(
+        self, body: dict[str, Any], effort: str, scope: Scope, *, add: bool = True
+    ) -> None:
         """Hold a word to the level of thinking, a number to its budget; the other goes."""
         if effort.isdecimal():
-            pin(body, self.effort_at, "")
-            pin(body, self._budget_at, int(effort))
+            pin(body, self.effort_at, "", scope)
+            pin(body, self._budget_at, int(effort), scope)
         else:
-            pin(body, self._budget_at, "")
-            super().pin_effort(body, effort)
+            pin(body, self._budget_at, "", scope)
+            super().pin_effort(body, effort, scope, add=add)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from orchestrator.adapters.model_gateway.shape import Rule, refuse
+from orchestrator.adapters.model_gateway.shape import Rule, Scope, refuse
 from orchestrator.domain.model import Dialect, Refusal, Reply, ToolCall, Usage
 
 BYTES_PER_TOKEN = 4
@@ -146,48 +146,77 @@ class Language(ABC):
     def finish(self, body: dict[str, Any], verb: Verb) -> None:  # noqa: B027 - most add nothing
         """Add what has to stand in a request that has passed."""
 
-    def pin_effort(self, body: dict[str, Any], effort: str) -> None:
+    def pin_effort(
+        self, body: dict[str, Any], effort: str, scope: Scope, *, add: bool = True
+    ) -> None:
         """Hold a request to ``effort``; leave it to the provider where that is empty.
+
+        ``add`` says whether a request that names none gets it.
 
         Raises:
             RefusedError: it names another.
         """
-        pin(body, self.effort_at, effort)
+        pin(body, self.effort_at, effort, scope, add=add)
 
     def filter_header(self, _name: str, value: str) -> str | None:
         """Choose what of a header's value is passed on; None leaves it out."""
         return value
 
 
-def pin(body: dict[str, Any], path: tuple[str, ...], wanted: str | int) -> None:
+def pin(
+    body: dict[str, Any],
+    path: tuple[str, ...],
+    wanted: str | int,
+    scope: Scope,
+    *,
+    add: bool = True,
+) -> None:
     """Make the field at ``path`` hold ``wanted``; take it away where that is empty.
+
+    Where it is missing it stays so, unless ``add``.
 
     Raises:
         RefusedError: it holds something else.
     """
-    *outer, last = path
-    places: list[dict[str, Any]] = [body]
-    for name in outer:
+    where = ".".join(path)
+    places = _places(body, path, make=add and wanted != "")
+    if places is None:
+        return
+    inner, last = places[-1], path[-1]
+    found = inner.get(last)
+    if wanted == "":
+        _take_away(places, path)
+        if found is not None:
+            scope.drop(where)
+    elif found is None and add:
+        inner[last] = wanted
+    elif found is not None and str(found).casefold() != str(wanted).casefold():
+        raise refuse(where, f"{str(found)[:40]!r} is not the effort of this run, {wanted!r}")
+
+
+def _places(
+    body: dict[str, Any], path: tuple[str, ...], *, make: bool
+) -> list[dict[str, Any]] | None:
+    """List the objects on the way to a field, made where they are missing, or else None."""
+    places = [body]
+    for name in path[:-1]:
         inner = places[-1].get(name)
         if inner is None:
-            if wanted == "":
-                return
+            if not make:
+                return None
             inner = places[-1][name] = {}
         if not isinstance(inner, dict):
             raise refuse(".".join(path), "an object is expected around it")
         places.append(inner)
-    found = places[-1].get(last)
-    if wanted == "":
-        places[-1].pop(last, None)
-        for name, place in zip(reversed(outer), reversed(places[:-1]), strict=True):
-            if not place[name]:
-                del place[name]  # what held nothing else says nothing any more
-    elif found is None:
-        places[-1][last] = wanted
-    elif str(found).casefold() != str(wanted).casefold():
-        raise refuse(
-            ".".join(path), f"{str(found)[:40]!r} is not the effort of this run, {wanted!r}"
-        )
+    return places
+
+
+def _take_away(places: list[dict[str, Any]], path: tuple[str, ...]) -> None:
+    """Remove a field, and with it what held nothing else: that would say something by itself."""
+    places[-1].pop(path[-1], None)
+    for name, place in zip(reversed(path[:-1]), reversed(places[:-1]), strict=True):
+        if not place[name]:
+            del place[name]
 
 
 def whole_number(value: object) -> int:

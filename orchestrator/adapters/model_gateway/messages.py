@@ -20,14 +20,19 @@ from orchestrator.adapters.model_gateway.language import (
 )
 from orchestrator.adapters.model_gateway.shape import (
     Rule,
+    Scope,
     allowed_with,
     anything,
     by,
     each,
     fields,
+    flag,
     left_out,
     never,
+    number,
+    or_none,
     plain,
+    text,
     text_or,
 )
 from orchestrator.domain.model import Dialect, Refusal
@@ -136,18 +141,20 @@ _TOOL = by(
 _KEPT_THERE = never("nothing kept at the provider passes")
 
 _COUNTED: Mapping[str, Rule] = {
-    **plain(
-        "model tool_choice thinking output_config output_format context_management cache_control"
-    ),
+    **plain("model tool_choice output_format context_management cache_control"),
+    "thinking": or_none(fields({"type": text, "budget_tokens": number, "display": anything})),
+    "output_config": or_none(fields({"effort": text, "format": anything})),
     "system": text_or(each(by("type", {"text": _TEXT}))),
     "messages": each(fields({"role": anything, "content": text_or(each(_BLOCK))})),
-    "tools": text_or(each(_TOOL)),
+    "tools": or_none(each(_TOOL)),
     "mcp_servers": allowed_with(ProviderTool.CONNECTORS),
     "container": _KEPT_THERE,
 }
 _BODY: Mapping[str, Rule] = {
     **_COUNTED,
-    **plain("max_tokens stream temperature top_p top_k stop_sequences"),
+    **plain("max_tokens temperature top_p top_k", number),
+    "stream": flag,
+    "stop_sequences": anything,
     "metadata": left_out,
     "service_tier": left_out,
     "speed": left_out,
@@ -169,6 +176,28 @@ _FORBIDDEN_BETAS = (
 """Abilities that come with a header; the tables hold back their fields already."""
 
 _ENDED_BY_ERROR = "error"
+_BUDGET_AT = ("thinking", "budget_tokens")
+_ADAPTIVE = "adaptive"
+_THOUGHTS = "clear_thinking"
+
+
+def _without_thinking(body: dict[str, Any], scope: Scope) -> None:
+    """Leave thinking to the provider, and with it the edits that it only takes beside it."""
+    if body.pop("thinking", None) is not None:
+        scope.drop("thinking")
+    management = body.get("context_management")
+    edits = listing(mapping(management).get("edits"))
+    others = [edit for edit in edits if not _edits_thoughts(edit)]
+    if len(others) == len(edits):
+        return
+    scope.drop(f"context_management.edits: {_THOUGHTS}")
+    body["context_management"] = {**mapping(management), "edits": others}
+    if not others:
+        del body["context_management"]
+
+
+def _edits_thoughts(edit: object) -> bool:
+    return str(mapping(edit).get("type")).startswith(_THOUGHTS)
 
 
 class MessagesCollector(Collector):
@@ -276,14 +305,23 @@ class Messages(Language):
         return listing(body.get("messages"))
 
     @override
-    def pin_effort(self, body: dict[str, Any], effort: str) -> None:
-        """Hold a word to ``output_config.effort``, a number to the budget of thinking."""
-        if not effort.isdecimal():
-            super().pin_effort(body, effort)
+    def pin_effort(
+        self, body: dict[str, Any], effort: str, scope: Scope, *, add: bool = True
+    ) -> None:
+        """Hold a word to ``output_config.effort``, a number to the budget of thinking.
+
+        Beside a word, or where the provider decides, a budget would be an effort of the agent's
+        own, and so would none at all: only thinking that the model measures itself passes.
+        """
+        if effort.isdecimal():
+            pin(body, self.effort_at, "", scope)
+            pin(body, _BUDGET_AT, int(effort), scope)
+            body["thinking"]["type"] = "enabled"
             return
-        pin(body, self.effort_at, "")
-        pin(body, ("thinking", "budget_tokens"), int(effort))
-        body["thinking"]["type"] = "enabled"
+        super().pin_effort(body, effort, scope, add=add)
+        pin(body, _BUDGET_AT, "", scope)
+        if mapping(body.get("thinking")).get("type") != _ADAPTIVE:
+            _without_thinking(body, scope)
 
     @override
     def filter_header(self, name: str, value: str) -> str | None:

@@ -69,11 +69,13 @@ class Policy:
         model = self._model(route.model or body.get("model"))
         if not route.model:
             body["model"] = model
-        if route.endpoint.verb is Verb.GENERATE:
+        verb = route.endpoint.verb
+        if verb.spends:
             own = model == self.session.choice.name
-            language.pin_effort(body, self.session.choice.effort if own else "")
+            effort = self.session.choice.effort if own else ""
+            language.pin_effort(body, effort, scope, add=verb is Verb.GENERATE)
         stream = language.streams(body, route.endpoint.to)
-        language.finish(body, route.endpoint.verb)
+        language.finish(body, verb)
         where = f"{route.endpoint.method} {route.endpoint.to}"
         return Passed(
             model=model,

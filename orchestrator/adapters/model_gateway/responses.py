@@ -19,18 +19,23 @@ from orchestrator.adapters.model_gateway.language import (
 )
 from orchestrator.adapters.model_gateway.shape import (
     Rule,
+    Scope,
     allowed_with,
     always,
     anything,
     by,
     each,
     fields,
+    flag,
     inline,
     left_out,
     never,
+    number,
+    or_none,
     own_id,
     own_id_or_none,
     plain,
+    text,
     text_or,
 )
 from orchestrator.domain.model import Dialect
@@ -68,8 +73,26 @@ _COMPACTED = _item("encrypted_content summary created_by")
 
 _FUNCTION = fields(plain("type name description parameters strict defer_loading output_schema"))
 _CUSTOM = fields(plain("type name description format defer_loading"))
-_SHELL_PLACE = by("type", {"local": fields(plain("type skills"))})
 _OWN_TOOLS: dict[str, Rule] = {"function": _FUNCTION, "custom": _CUSTOM}
+
+_CONTAINER = allowed_with(ProviderTool.CODE)
+_SKILL = fields(plain("name description path") | plain("type skill_id source", _KEPT_THERE))
+_SHELL_PLACE = by(
+    "type",
+    {
+        "local": fields({"type": anything, "skills": or_none(each(_SKILL))}),
+        "container_auto": _CONTAINER,
+        "container_reference": _CONTAINER,
+    },
+)
+_SHELL = fields({"type": anything, "environment": _SHELL_PLACE})
+
+
+def _shell(value: Any, scope: Scope, where: str) -> Any:
+    """Hold a shell to the agent's own machine; where it names none, the provider chooses."""
+    rule = _CONTAINER if value.get("environment") is None else _SHELL
+    return rule(value, scope, where)
+
 
 _TOOL = by(
     "type",
@@ -79,7 +102,7 @@ _TOOL = by(
             plain("type name description") | {"tools": each(by("type", _OWN_TOOLS))}
         ),
         "local_shell": fields(plain("type")),
-        "shell": fields({"type": anything, "environment": _SHELL_PLACE}),
+        "shell": _shell,
         "apply_patch": fields(plain("type")),
         "tool_search": fields(plain("type execution description parameters")),
         **dict.fromkeys(
@@ -134,13 +157,13 @@ _ITEM = by(
 )
 
 _COMMON: Mapping[str, Rule] = {
-    **plain(
-        "model instructions tool_choice parallel_tool_calls reasoning include temperature top_p "
-        "top_logprobs max_output_tokens max_tool_calls text truncation prompt_cache_key "
-        "prompt_cache_retention context_management"
-    ),
+    **plain("model tool_choice include text context_management"),
+    **plain("temperature top_p top_logprobs max_output_tokens max_tool_calls", number),
+    **plain("instructions truncation prompt_cache_key prompt_cache_retention", text),
+    "parallel_tool_calls": flag,
+    "reasoning": or_none(fields(plain("effort summary generate_summary", text))),
     "input": text_or(each(_ITEM)),
-    "tools": text_or(each(_TOOL)),
+    "tools": or_none(each(_TOOL)),
     "previous_response_id": own_id,
     "conversation": _KEPT_THERE,
     "prompt": _KEPT_THERE,
@@ -151,7 +174,9 @@ _COMMON: Mapping[str, Rule] = {
     "safety_identifier": left_out,
     "service_tier": left_out,
 }
-_BODY = fields({**_COMMON, **plain("stream stream_options"), "store": always(fixed=False)})
+_BODY = fields(
+    {**_COMMON, "stream": flag, "stream_options": anything, "store": always(fixed=False)}
+)
 _OTHER = fields({**_COMMON, "store": left_out, "stream": left_out})
 
 _ENDS = {

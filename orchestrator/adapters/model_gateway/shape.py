@@ -63,14 +63,33 @@ def anything(value: Any, _scope: Scope, _where: str) -> Any:
     return value
 
 
+def _of(what: str, *kinds: type) -> Rule:
+    """Pass null and values of these types of JSON.
+
+    Some servers take 1 for true and "5" for 5; the gateway would have read something else.
+    """
+
+    def rule(value: Any, _scope: Scope, where: str) -> Any:
+        if value is None or type(value) in kinds:
+            return value
+        raise malformed(where, f"{what} is expected")
+
+    return rule
+
+
+flag = _of("true or false", bool)
+number = _of("a number", int, float)
+text = _of("text", str)
+
+
 def left_out(_value: Any, _scope: Scope, _where: str) -> Any:
     """Leave it out; it is known and harmless, and nothing here is for the provider."""
     return _GONE
 
 
-def plain(names: str) -> dict[str, Rule]:
-    """Make the table of fields that pass as they are, by their names with blanks between."""
-    return dict.fromkeys(names.split(), anything)
+def plain(names: str, rule: Rule = anything) -> dict[str, Rule]:
+    """Make the table of fields that one rule is for, by their names with blanks between."""
+    return dict.fromkeys(names.split(), rule)
 
 
 def never(why: str) -> Rule:
@@ -142,6 +161,15 @@ def text_or(other: Rule) -> Rule:
 
     def rule(value: Any, scope: Scope, where: str) -> Any:
         return value if value is None or isinstance(value, str) else other(value, scope, where)
+
+    return rule
+
+
+def or_none(other: Rule) -> Rule:
+    """Pass nothing; hold anything else against ``other``."""
+
+    def rule(value: Any, scope: Scope, where: str) -> Any:
+        return None if value is None else other(value, scope, where)
 
     return rule
 
