@@ -16,7 +16,7 @@ from orchestrator.errors import Exit
 from orchestrator.phases import prepare as preparation
 from orchestrator.phases import task_check
 from orchestrator.storage.assets import AssetStore
-from orchestrator.storage.pack import Severity, bundled_packs, load_pack
+from orchestrator.storage.pack import Severity, bundled_name, bundled_packs, load_pack
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -33,7 +33,7 @@ def root(context: typer.Context, *, json: Json = False) -> None:
     if context.invoked_subcommand is not None:
         return
     rows = [
-        (source.parent.name, pack.spec.title, pack.spec.score.metric, pack.digest)
+        (bundled_name(source), pack.spec.title, pack.spec.score.metric, pack.digest)
         for source in bundled_packs()
         for pack in (load_pack(source),)
     ]

@@ -208,7 +208,7 @@ def _refuse_mismatch(pack: Pack, made: Mapping[str, str]) -> None:
         if (locked := pack.spec.assets[asset].digest) is not None and locked != digest
     ]
     if wrong:
-        remedy = f"orch task prepare --update {shlex.quote(str(pack.folder))}    makes new locks"
+        remedy = f"orch task prepare --update {shlex.quote(str(pack.argument))}    makes new locks"
         raise AssetMismatchError("\n".join(wrong), remedy=remedy)
 
 

@@ -164,4 +164,4 @@ def _sync_files(folder: Path) -> None:
 
 
 def _remedy(pack: Pack) -> str:
-    return f"orch task prepare {shlex.quote(str(pack.folder))}"
+    return f"orch task prepare {shlex.quote(str(pack.argument))}"

@@ -6,6 +6,7 @@ Every fault is found in one pass and carries its file and line.
 import difflib
 import hashlib
 import os
+import re
 import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from orchestrator.storage.located_yaml import Document, Loc, read
 _TASK_FILE = "task.yaml"
 _LEFT_OUT = frozenset({"__pycache__", ".git"})
 Finding = tuple[Loc, str]
+_SAYS_SCHEMA = re.compile(rb"^schema: orch\.task/", re.MULTILINE)
 _MESSAGES = {"extra_forbidden": "unknown key", "missing": "missing key"}
 
 
@@ -61,7 +63,8 @@ class Pack:
         spec: what ``task.yaml`` says.
         folder: the pack's folder, absolute.
         source: the file that was read, absolute.
-        digest: ``pack:v1:sha256:...`` over every file of the folder, the locks included.
+        digest: ``pack:v1:sha256:...`` over every file of the folder, the locks included, and the
+            name of ``source`` if that is not ``task.yaml``.
         document: the file with its lines.
     """
 
@@ -75,6 +78,11 @@ class Pack:
     def solution(self) -> Path:
         """The shipped solution, from which ``/workspace`` is filled."""
         return self.folder / self.spec.workspace.source
+
+    @property
+    def argument(self) -> Path:
+        """What a command takes for this pack: its folder, or the one of its task files."""
+        return self.folder if self.source.name == _TASK_FILE else self.source
 
     @property
     def exclude(self) -> tuple[str, ...]:
@@ -128,7 +136,7 @@ def _examine(source: Path) -> tuple[Pack | None, tuple[Fault, ...]]:
     document, spec, faults = _read_spec(source)
     pack = None
     if spec is not None and document is not None:
-        pack = Pack(spec, source.parent, source, pack_digest(source.parent), document)
+        pack = Pack(spec, source.parent, source, _identity(source), document)
         faults += [
             pack.fault(*loc, message=message)
             for rule in _FOLDER_RULES
@@ -138,26 +146,42 @@ def _examine(source: Path) -> tuple[Pack | None, tuple[Fault, ...]]:
 
 
 def find_pack(path: Path) -> Path:
-    """Return the ``task.yaml`` that ``path`` means.
+    """Return the task file that ``path`` means: a ``task.yaml``, or another file by its name.
 
     Raises:
         UsageError: there is none.
     """
     candidates = [path / _TASK_FILE, path]
-    if len(path.parts) == 1:
-        candidates.append(bundled("tasks") / path / _TASK_FILE)
+    if not path.is_absolute() and ".." not in path.parts:
+        candidates += [bundled("tasks") / path / _TASK_FILE, bundled("tasks") / path]
     for candidate in candidates:
         if candidate.is_file():
             return candidate.resolve()
-    known = [found.parent.name for found in bundled_packs()]
+    known = [bundled_name(found) for found in bundled_packs()]
     near = difflib.get_close_matches(str(path), known, n=3)
     remedy = f"did you mean {' or '.join(near)}?" if near else "orch task lists the bundled ones"
     raise UsageError(f"no task at {path}", remedy=remedy)
 
 
 def bundled_packs() -> tuple[Path, ...]:
-    """List the ``task.yaml`` files that come with the package."""
-    return tuple(sorted(bundled("tasks").glob(f"*/{_TASK_FILE}")))
+    """List the task files that come with the package; a pack may have several."""
+    found = bundled("tasks").glob("*/*.yaml")
+    return tuple(sorted(path for path in found if _SAYS_SCHEMA.search(path.read_bytes())))
+
+
+def bundled_name(source: Path) -> str:
+    """Name a bundled task as a command takes it."""
+    folder = source.parent.name
+    return folder if source.name == _TASK_FILE else f"{folder}/{source.name}"
+
+
+def _identity(source: Path) -> str:
+    """Identify a task: its pack, and which task file of it is meant if it is not the usual one."""
+    digest = pack_digest(source.parent)
+    if source.name == _TASK_FILE:
+        return digest
+    named = b"%s %s\n" % (digest.encode(), os.fsencode(source.name))
+    return f"pack:v1:sha256:{hashlib.sha256(named).hexdigest()}"
 
 
 def pack_digest(folder: Path) -> str:

@@ -21,6 +21,19 @@ def test_a_pack_loads_from_its_file_its_folder_and_a_bundled_name(tmp_path: Path
     assert find_pack(Path("digits_class0")) in bundled_packs()
 
 
+def test_a_pack_may_have_several_task_files_each_a_task_of_its_own(tmp_path: Path) -> None:
+    usual = make_pack(tmp_path / "pack")
+    other = usual.with_name("other.yaml")
+    other.write_text(TASK)
+    first, second = load_pack(usual), load_pack(other)
+    assert first.digest != second.digest
+    assert load_pack(tmp_path / "pack").source == usual
+    assert (first.argument, second.argument) == (tmp_path / "pack", other)
+    third = usual.with_name("third.yaml")
+    second.source.rename(third)
+    assert load_pack(third).digest != second.digest
+
+
 def test_FS_03_names_and_paths_with_spaces_colons_and_unicode_load(tmp_path: Path) -> None:
     name = "Täsk 1/β: final"
     task = make_pack(
