@@ -116,7 +116,7 @@ ENGINE_DEFAULT = Isolation()
 def asset_mounts(phase: Phase, materials: Mapping[str, Material]) -> tuple[Mount, ...]:
     """Mount read-only exactly the assets that ``VISIBLE_ROLES`` gives ``phase``."""
     return tuple(
-        Mount(Path(material.source), f"/assets/{path}")
+        Mount(Path(material.source, material.file), f"/assets/{material.at or path}")
         for path, material in sorted(materials.items())
         if is_visible(material.role, phase, frozenset(material.also))
     )
@@ -144,6 +144,15 @@ def limits_of(resources: Resources, cpuset: str) -> Limits:
 def _tmpfs(target: str, size: int) -> Tmpfs:
     """Limit a memory file system in bytes and in files; the kernel's default is half its memory."""
     return Tmpfs(target, size, max(_FEWEST_INODES, min(size // _INODE_BYTES, _MOST_INODES)))
+
+
+def _variables(resources: Resources, env: Mapping[str, str]) -> dict[str, str]:
+    """Lay a phase's variables over the task's, and those over ours; null leaves one out."""
+    merged = {**_ENVIRONMENT, **resources.env, **env}
+    left_out = {name for name, value in resources.env.items() if value is None}
+    return {
+        name: value for name, value in merged.items() if value is not None and name not in left_out
+    }
 
 
 def container_spec(
@@ -189,7 +198,7 @@ def container_spec(
         ),
         limits=limits_of(resources, cpuset),
         labels={**labels, PHASE_LABEL: phase.value},
-        env={**_ENVIRONMENT, **resources.env, **env, VISIBLE_GPUS: ",".join(gpus) or "void"},
+        env={**_variables(resources, env), VISIBLE_GPUS: ",".join(gpus) or "void"},
         read_only=resources.read_only,
         gpu_uuids=gpus,
         runtime=isolation.runtime,

@@ -59,6 +59,8 @@ class Material(Strict):
     digest: str
     source: str
     also: tuple[Phase, ...] = ()
+    at: str | None = None  # where below /assets, if elsewhere than its name says
+    file: str = ""  # the one file of the folder that lies there in its place
 
 
 class ConfigRecord(Strict):

@@ -52,6 +52,7 @@ def _apart(files: dict[str, Any]) -> dict[str, Any]:
 
 
 RelativePath = Annotated[str, AfterValidator(_relative)]
+ImagePath = Annotated[str, Field(pattern=r"^/[!-~]+$")]
 FilePath = Annotated[RelativePath, AfterValidator(_plain_path)]
 AssetPath = Annotated[RelativePath, AfterValidator(_asset_path)]
 Digest = Annotated[str, Field(pattern=r"^tree:v1:sha256:[0-9a-f]{64}$")]
@@ -79,11 +80,24 @@ class Direction(StrEnum):
     MIN = "min"
 
 
+FROM_IMAGE: Literal["image"] = "image"
+"""What ``workspace.from`` says where the replay's image brings ``/workspace`` along."""
+
+
 class Workspace(Strict):
-    """Where the shipped solution comes from, and what never crosses by rule."""
+    """Where the shipped solution comes from, and what never crosses by rule.
+
+    ``source`` (``from`` in the file) is a folder of the pack, or ``image`` for what the replay's
+    image has at ``/workspace``; a folder of that name is written ``image/``.
+    """
 
     source: RelativePath = Field(alias="from")
     exclude: tuple[str, ...] = ("__pycache__/", "*.pyc", ".cache/", ".git/")
+
+    @property
+    def in_image(self) -> bool:
+        """Whether it has to be taken out of an image."""
+        return self.source == FROM_IMAGE
 
 
 class ScriptSource(Strict):
@@ -142,7 +156,13 @@ class UrlSource(Strict):
     urls: Annotated[dict[FilePath, UrlFile], AfterValidator(_apart), Field(min_length=1)]
 
 
-_SOURCES = {"prepare": ScriptSource, "hub": HubSource, "urls": UrlSource}
+class LocalSource(Strict):
+    """What the operator has already, by its path in a folder named when assets are prepared."""
+
+    local: FilePath
+
+
+_SOURCES = {"prepare": ScriptSource, "hub": HubSource, "urls": UrlSource, "local": LocalSource}
 
 
 def _kind_of_source(value: Any) -> str | None:
@@ -166,25 +186,34 @@ Download = Annotated[
 Source = Annotated[
     Annotated[ScriptSource, Tag("<prepare>")]
     | Annotated[HubSource, Tag("<hub>")]
-    | Annotated[UrlSource, Tag("<urls>")],
+    | Annotated[UrlSource, Tag("<urls>")]
+    | Annotated[LocalSource, Tag("<local>")],
     Discriminator(
         _kind_of_source,
         custom_error_type="source",
-        custom_error_message="needs exactly one of the keys prepare, hub and urls",
+        custom_error_message="needs exactly one of the keys prepare, hub, urls and local",
     ),
 ]
-"""Where an asset comes from: made by a script, or fetched."""
+"""Where an asset comes from: made by a script, fetched, or brought by the operator."""
 
 DownloadName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 
 
 class Asset(Strict):
-    """One data or model folder: its role, how it is made, its locked identity."""
+    """One data or model folder: its role, how it is made, its locked identity.
+
+    Attributes:
+        at: where it lies below ``/assets``, if elsewhere than its name says; two assets that no
+            phase sees together may lie at the same place.
+        file: it is one file, which lies at that place itself.
+    """
 
     role: DataRole
     source: Source
     digest: Digest | None = None
     also: tuple[Phase, ...] = ()
+    at: AssetPath | None = None
+    file: bool = False
     overlap: tuple[str, ...] = ()
     """Assets whose rows this one must contain (members of a membership test); see task check."""
 
@@ -207,7 +236,8 @@ class Resources(Strict):
     pids: Annotated[int, Field(gt=0)] = 512
     disk: Bytes = 1024**3
     gpus: Annotated[int, Field(ge=0)] = 0
-    env: dict[str, str] = {}
+    env: dict[str, str | None] = {}
+    """Further variables; null leaves one that orch would set to the image."""
     read_only: bool = True
 
 
@@ -222,7 +252,7 @@ class PhaseOverride(Strict):
     pids: Annotated[int, Field(gt=0)] | None = None
     disk: Bytes | None = None
     gpus: Annotated[int, Field(ge=0)] | None = None
-    env: dict[str, str] | None = None
+    env: dict[str, str | None] | None = None
     read_only: bool | None = None
 
 
@@ -312,11 +342,19 @@ class ScoreSpec(PhaseOverride):
 
 
 class ProxySpec(Strict):
-    """The evaluator an agent may use while it explores."""
+    """The evaluator an agent may use while it explores.
 
-    command: RelativePath
+    ``command`` is a script of the pack, or, by its absolute path, a program of the image.
+    """
+
+    command: RelativePath | ImagePath
     metric: str
     direction: Direction = Direction.MAX
+
+    @property
+    def in_image(self) -> bool:
+        """Whether it lies in the image."""
+        return self.command.startswith("/")
 
 
 class GpuSpec(Strict):

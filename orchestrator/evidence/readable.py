@@ -38,7 +38,7 @@ def _scripts(pack: Pack) -> Iterator[Path]:
     commands = [spec.score.command]
     if isinstance(spec.validate_.validator, CommandValidator):
         commands.append(spec.validate_.validator.command)
-    if spec.proxy is not None:
+    if spec.proxy is not None and not spec.proxy.in_image:
         commands.append(spec.proxy.command)
     for command in commands:
         yield pack.script_mount(command, "/").source

@@ -15,7 +15,7 @@ from orchestrator.domain.container import ContainerSpec, ExecResult, Mount
 from orchestrator.domain.outcome import StopReason
 from orchestrator.domain.records import AttemptPlan
 from orchestrator.domain.roles import Phase
-from orchestrator.domain.task import wall_settings
+from orchestrator.domain.task import TaskSpec, wall_settings
 from orchestrator.errors import InfrastructureError
 from orchestrator.evidence.apply import copy_pristine
 from orchestrator.evidence.capped_log import CappedLog
@@ -38,6 +38,7 @@ from orchestrator.storage.pack import Pack
 
 WORKSPACE, OUT, HOST = "test", "test-out", "test-host"
 """The volumes of a test in its attempt's folder, and the host's files for it below ``logs``."""
+_SCRIPTS = ("timer.sh", "submit.sh", "no_candidate.sh", "request.py")
 _PROXY_SCRIPT = "fast_eval.sh"
 _KEPT = 256 * 1024
 _NS = 1_000_000_000
@@ -47,15 +48,23 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 def environment(plan: AttemptPlan) -> dict[str, str]:
     """Name the variables an agent's commands get besides the sandbox's own."""
     env = {"OUTPUT_DIR": "/out"}
-    if plan.task.proxy is not None:
-        script = PurePosixPath(plan.task.proxy.command).name
-        env["ORCH_PROXY_COMMAND"] = f"{HARNESS}/proxy/{script}"
+    proxy = plan.task.proxy
+    if proxy is not None:
+        script = f"{HARNESS}/proxy/{PurePosixPath(proxy.command).name}"
+        env["ORCH_PROXY_COMMAND"] = proxy.command if proxy.in_image else script
     return env
+
+
+def harness_scripts(task: TaskSpec) -> tuple[str, ...]:
+    """Name what an agent finds of our harness; a proxy of the image may be in our own's place."""
+    proxy = task.proxy
+    theirs = proxy is not None and proxy.command == f"{HARNESS}/{_PROXY_SCRIPT}"
+    return _SCRIPTS if theirs else (*_SCRIPTS, _PROXY_SCRIPT)
 
 
 def proxy_mounts(pack: Pack) -> tuple[Mount, ...]:
     """Bind the task's proxy evaluator, if it has one."""
-    if pack.spec.proxy is None:
+    if pack.spec.proxy is None or pack.spec.proxy.in_image:
         return ()
     return (pack.script_mount(pack.spec.proxy.command, f"{HARNESS}/proxy"),)
 

@@ -44,7 +44,7 @@ from orchestrator.evidence.taking import (
     take_at_the_end,
     violations,
 )
-from orchestrator.evidence.trial import Trials, environment, proxy_mounts
+from orchestrator.evidence.trial import Trials, environment, harness_scripts, proxy_mounts
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Agent, Container
 from orchestrator.sandbox import KEEP_ALIVE, asset_mounts, container_spec
@@ -58,7 +58,6 @@ _NS = 1_000_000_000
 _READING_NS = 2 * _NS
 _FREE_REFUSALS = 20
 _SPACING_NS = 10 * _NS
-_SCRIPTS = ("timer.sh", "submit.sh", "no_candidate.sh", "fast_eval.sh", "request.py")
 _BY_STOP = {StopReason.DEADLINE: TerminationReason.PHASE_DEADLINE}
 _ORIGIN = {
     TerminationReason.AGENT_EXPLICIT_SUBMIT: SubmissionOrigin.AGENT,
@@ -154,7 +153,7 @@ def spec(
         mounts=(
             *writable_mounts(folder.workspace, folder.out),
             *asset_mounts(Phase.EXPLORE, plan.materials),
-            *harness_mounts(ctx.harness, *_SCRIPTS, *harness_of(plan)),
+            *harness_mounts(ctx.harness, *harness_scripts(plan.task), *harness_of(plan)),
             *proxy_mounts(pack),
             *host_mounts(host_folder(folder)),
             *control_mounts(folder.control),

@@ -159,7 +159,7 @@ def _check(
 
 def _anchor(plan: ReplayPlan) -> str:
     """Where the first anchor asset is mounted; empty when the task has none."""
-    paths = [p for p, m in sorted(plan.materials.items()) if m.role is DataRole.ANCHOR]
+    paths = [m.at or p for p, m in sorted(plan.materials.items()) if m.role is DataRole.ANCHOR]
     return f"/assets/{paths[0]}" if paths else ""
 
 

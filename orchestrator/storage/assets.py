@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from orchestrator.domain.attempt import slug
 from orchestrator.domain.records import Material
@@ -31,6 +31,11 @@ class AssetStore:
     """The folder of prepared assets (``ORCH_ASSETS``)."""
 
     root: Path
+
+    @property
+    def downloads(self) -> Path:
+        """Where published files lie, whole or not yet, before and beside what is made of them."""
+        return self.root / ".downloads"
 
     def folder(self, pack: Pack, asset: str, digest: str) -> Path:
         """Name the folder of an asset with this digest, whether it is there or not."""
@@ -68,6 +73,8 @@ class AssetStore:
                 digest=asset.digest or "",
                 source=str(self.locate(pack, name)),
                 also=asset.also,
+                at=asset.at,
+                file=PurePosixPath(name).name if asset.file else "",
             )
             for name, asset in pack.spec.assets.items()
         }

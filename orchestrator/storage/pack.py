@@ -9,10 +9,10 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,13 +20,12 @@ from typing_extensions import override
 
 from orchestrator.config import bundled
 from orchestrator.domain.container import Mount
-from orchestrator.domain.task import CommandValidator, ScriptSource, TaskSpec
+from orchestrator.domain.task import TaskSpec
 from orchestrator.errors import TaskPackError, UsageError
 from orchestrator.storage.located_yaml import Document, Loc, read
+from orchestrator.storage.pack_rules import FOLDER_RULES, files_of, shown_with
 
 _TASK_FILE = "task.yaml"
-_LEFT_OUT = frozenset({"__pycache__", ".git"})
-Finding = tuple[Loc, str]
 _SAYS_SCHEMA = re.compile(rb"^schema: orch\.task/", re.MULTILINE)
 _MESSAGES = {"extra_forbidden": "unknown key", "missing": "missing key"}
 
@@ -94,7 +93,7 @@ class Pack:
 
         A script at the top of the pack comes alone, for its folder is the whole pack.
         """
-        shown = _shown(self.folder, command)
+        shown = shown_with(self.folder, command)
         inside = target if shown.is_dir() else f"{target}/{shown.name}"
         return Mount(shown, inside)
 
@@ -139,7 +138,7 @@ def _examine(source: Path) -> tuple[Pack | None, tuple[Fault, ...]]:
         pack = Pack(spec, source.parent, source, _identity(source), document)
         faults += [
             pack.fault(*loc, message=message)
-            for rule in _FOLDER_RULES
+            for rule in FOLDER_RULES
             for loc, message in rule(source.parent, spec)
         ]
     return pack, tuple(sorted(set(faults)))
@@ -190,7 +189,7 @@ def pack_digest(folder: Path) -> str:
     Compiled Python and ``.git`` do not count.
     """
     digest = hashlib.sha256()
-    for path in _files(folder):
+    for path in files_of(folder):
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
             kind, content = b"l", os.fsencode(path.readlink())
@@ -205,15 +204,6 @@ def pack_digest(folder: Path) -> str:
 
 def _sha256(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest().encode()
-
-
-def _files(folder: Path) -> list[Path]:
-    found: list[Path] = []
-    for here, folders, files in os.walk(folder):
-        links = [name for name in folders if (Path(here) / name).is_symlink()]
-        folders[:] = [name for name in folders if name not in _LEFT_OUT and name not in links]
-        found += [Path(here) / name for name in (*files, *links) if not name.endswith(".pyc")]
-    return sorted(found, key=os.fsencode)
 
 
 def _read_spec(source: Path) -> tuple[Document | None, TaskSpec | None, list[Fault]]:
@@ -301,109 +291,6 @@ def _children(node: Mapping[str, Any], part: int | str) -> list[dict[str, Any]]:
         node.get("items") if isinstance(part, int) else None,
     ]
     return [child for child in found if isinstance(child, dict)]
-
-
-def _missing_files(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
-    for loc, relative, wanted in _named_paths(spec):
-        path = folder / relative
-        if not path.resolve().is_relative_to(folder.resolve()):
-            yield loc, f"{relative} leads out of the pack"
-        elif not (path.is_dir() if wanted == "folder" else path.is_file()):
-            yield loc, f"{relative}: no such {wanted} in the pack"
-
-
-def _named_paths(spec: TaskSpec) -> Iterator[tuple[Loc, str, str]]:
-    yield ("instructions",), spec.instructions, "file"
-    yield ("workspace", "from"), spec.workspace.source, "folder"
-    yield ("score", "command"), spec.score.command, "file"
-    if spec.proxy:
-        yield ("proxy", "command"), spec.proxy.command, "file"
-    if spec.script:
-        yield ("script",), spec.script, "file"
-    for case, question in spec.answer.cases.items() if spec.answer else ():
-        yield ("answer", "cases", case), question, "file"
-    if isinstance(spec.validate_.validator, CommandValidator):
-        loc = ("validate", "validator", "command")
-        yield loc, spec.validate_.validator.command, "file"
-    for loc, script in _scripts(spec):
-        yield loc, script, "file"
-
-
-def _scripts(spec: TaskSpec) -> Iterator[tuple[Loc, str]]:
-    for name, asset in spec.assets.items():
-        if isinstance(asset.source, ScriptSource):
-            yield ("assets", name, "source", "prepare"), asset.source.prepare
-
-
-def _special_files(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
-    del spec
-    for path in _files(folder):
-        if not (path.is_symlink() or path.is_file()):
-            yield (), f"{path.relative_to(folder)}: neither a file, a folder nor a link"
-
-
-def _run_script(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
-    run = folder / spec.workspace.source / "run.sh"
-    if run.parent.is_dir() and not (run.is_file() and os.access(run, os.X_OK)):
-        yield ("workspace", "from"), "must hold an executable run.sh"
-
-
-def _exposures(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
-    """Find what would show an exploration how the final data or the score is made."""
-    shown = {"the workspace": (folder / spec.workspace.source).resolve()}
-    if spec.proxy:
-        shown["the proxy's folder"] = _shown(folder, spec.proxy.command).resolve()
-    hidden: dict[Loc, str] = {("score", "command"): spec.score.command, **dict(_scripts(spec))}
-    for loc, relative in hidden.items():
-        for what, where in shown.items():
-            if (folder / relative).resolve().is_relative_to(where):
-                yield loc, f"{relative} lies in {what}, which the exploration sees"
-
-
-def _nested_assets(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
-    del folder
-    for name in spec.assets:
-        path = PurePosixPath(name)
-        if any(PurePosixPath(other) in path.parents for other in spec.assets):
-            yield ("assets", name), "lies inside another asset"
-
-
-def _overlap_names(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
-    del folder
-    for name, asset in spec.assets.items():
-        for other in asset.overlap:
-            if other not in spec.assets or other == name:
-                yield ("assets", name, "overlap"), f"{other!r} is no other asset"
-
-
-def _download_names(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
-    del folder
-    used: set[str] = set()
-    for name, asset in spec.assets.items():
-        if isinstance(asset.source, ScriptSource):
-            used.update(asset.source.inputs)
-            for other in asset.source.inputs:
-                if other not in spec.downloads:
-                    yield ("assets", name, "source", "from"), f"{other!r} is none of the downloads"
-    for name in sorted(spec.downloads.keys() - used):
-        yield ("downloads", name), "no asset is made from it"
-
-
-_FOLDER_RULES: tuple[Callable[[Path, TaskSpec], Iterator[Finding]], ...] = (
-    _missing_files,
-    _special_files,
-    _run_script,
-    _exposures,
-    _nested_assets,
-    _overlap_names,
-    _download_names,
-)
-"""What ``task.yaml`` promises and its folder must keep."""
-
-
-def _shown(folder: Path, command: str) -> Path:
-    script = folder / command
-    return script if len(PurePosixPath(command).parts) == 1 else script.parent
 
 
 def _fault(file: str, document: Document, loc: Loc, message: str, severity: Severity) -> Fault:

@@ -138,7 +138,7 @@ def test_assets_come_from_a_script_the_hub_or_urls(tmp_path: Path) -> None:
         assert _faults(tmp_path, text) == []
 
 
-ONE = "needs exactly one of the keys prepare, hub and urls"
+ONE = "needs exactly one of the keys prepare, hub, urls and local"
 
 
 @pytest.mark.parametrize(
