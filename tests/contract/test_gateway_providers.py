@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,9 +25,9 @@ from orchestrator.errors import StorageFullError, UsageError
 from orchestrator.ports.models import Gateway
 from tests.e2e.rig import until
 from tests.mock_models.server import MockModels
-from tests.mock_models.turns import Act, HangUp, Seen, Status, Turn
+from tests.mock_models.turns import Act, Endless, HangUp, Seen, Status, Turn
 from tests.unit.gateway_cases import CHAT_CASE, GEMINI_CASE, MESSAGES_CASE
-from tests.unit.gateway_help import KEY, MODEL, line
+from tests.unit.gateway_help import KEY, MODEL, SOON, line
 
 
 @pytest.mark.parametrize(
@@ -352,6 +353,32 @@ def test_a_provider_that_is_nowhere_is_an_outage(tmp_path: Path) -> None:
     assert reply.status_code == 502
     assert said is not None
     assert "ConnectError" in said
+
+
+EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+OBJECT = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{"
+FAILURE = b"HTTP/1.1 500 No\r\n\r\n"
+HEAD = b"HTTP/1.1 200 OK\r\n"
+ENDLESS = {
+    "hints": Endless(b"", b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"),
+    "slow hints": Endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.02),
+    "header": Endless(HEAD, b"x-more: y\r\n" * 100),
+    "slow header": Endless(HEAD, b"x", 0.02),
+    "comments": Endless(EVENTS, b": working\n\n", 0.02),
+    "object": Endless(OBJECT, b" ", 0.02),
+    "failure": Endless(FAILURE, b"x", 0.02),
+}
+
+
+@pytest.mark.parametrize("act", ENDLESS.values(), ids=ENDLESS)
+def test_a_provider_that_never_ends_gives_its_slot_free(act: Endless, tmp_path: Path) -> None:
+    brief = replace(SOON, attempts=1, head=0.3, failure=0.3, reply=0.3)
+    script = MockModels(lambda seen: act if b"endless" in seen.raw else Turn(text="x"))
+    with script as models, line(models, tmp_path, concurrency=1, patience=brief) as agent:
+        first = agent.post(CHAT_CASE.path, CHAT_CASE.streamed(stop="endless"))
+        assert agent.post(CHAT_CASE.path, CHAT_CASE.streamed()).status_code == 200
+    assert first.status_code == (200 if act.first == EVENTS else 502)
+    assert b"the provider" in first.content.rpartition(b"data: ")[2]
 
 
 def _is_full(gateway: Gateway) -> bool:

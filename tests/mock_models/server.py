@@ -14,7 +14,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.mock_models.dialects import CHAT, GEMINI, MESSAGES, RESPONSES, Spelling, encode
-from tests.mock_models.turns import Act, Cut, Ending, HangUp, Held, Raw, Seen, Status, Turn
+from tests.mock_models.turns import Act, Cut, Ending, Endless, HangUp, Held, Raw, Seen, Status, Turn
 
 Script = Callable[[Seen], Act] | Iterable[Act]
 _GEMINI = re.compile(r".*/models/(?P<model>[^/:]+):(?P<verb>\w+)")
@@ -121,6 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(act.status, act.body, "application/json", dict(act.headers))
             case Raw():
                 self._raw(act)
+            case Endless():
+                self._endless(act)
             case Cut():
                 self._turn(act.turn, seen, events=act.events, broken=True)
             case Ending():
@@ -179,6 +181,12 @@ class _Handler(BaseHTTPRequestHandler):
         while act.endless:
             self._chunk(act.body)
         self._chunk(b"")
+
+    def _endless(self, act: Endless) -> None:
+        self.wfile.write(act.first)
+        while True:
+            self.wfile.write(act.again)
+            threading.Event().wait(act.pause)
 
     def _send(
         self,

@@ -69,7 +69,16 @@ class Held:
     events: int = 2
 
 
-Act = Held | Turn | Status | Cut | Ending | Raw | HangUp
+@dataclass(frozen=True)
+class Endless:
+    """Bytes in place of HTTP: ``first``, then ``again`` without end, ``pause`` seconds between."""
+
+    first: bytes
+    again: bytes
+    pause: float = 0.0
+
+
+Act = Held | Turn | Status | Cut | Ending | Raw | HangUp | Endless
 
 
 @dataclass(frozen=True)

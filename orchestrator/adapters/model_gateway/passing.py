@@ -27,7 +27,7 @@ _OK = 200
 _ERRORS = range(400, 600)
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
-_TOO_LONG = f"the provider's reply is longer than {MAX_REPLY} bytes"
+_TOO_LONG = f"the provider's reply is longer than {MAX_REPLY} bytes, or has no end"
 _BAD_EVENT = "the provider's stream holds what is no event of its dialect"
 
 

@@ -30,7 +30,8 @@ class Ask:
 class Answer:
     """The beginning of a reply; ``chunks`` is all of its body.
 
-    ``chunks`` raises ``BrokenOffError`` where the provider broke off.
+    ``chunks`` raises ``BrokenOffError`` where the provider broke off, and ``TooLongError`` where it
+    does not come to an end.
     """
 
     status: int

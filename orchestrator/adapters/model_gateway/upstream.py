@@ -44,6 +44,14 @@ class Patience:
     first: float = 1.0
     longest: float = 30.0
     probe_every: float = 10.0
+    probe: float = 30.0
+    """For a probe's answer to begin."""
+    head: float = 600.0
+    """For a reply to begin, whatever comes before it: a provider may say 103 without end."""
+    failure: float = 30.0
+    """For a failure to be said to its end."""
+    reply: float = 3600.0
+    """For a reply to end, whatever comes in it: a stream may be comments without end."""
 
 
 class _AgainError(Exception):
@@ -99,7 +107,7 @@ class Upstream(Source):
             except TokenError as error:
                 raise RefusedError(Refusal.UPSTREAM, str(error)) from error
             try:
-                yield _answer(response, _chunks(response), tries)
+                yield _answer(response, _chunks(response, self._patience.reply), tries)
             finally:
                 await response.aclose()
 
@@ -138,7 +146,11 @@ class Upstream(Source):
         request = self._request(ask)
         await self._signer.sign(request)
         try:
-            response = await self._client.send(request, stream=True)
+            async with asyncio.timeout(self._patience.head):
+                response = await self._client.send(request, stream=True)
+        except TimeoutError as error:
+            self._look()
+            raise httpx.ReadTimeout("no reply has begun") from error
         except httpx.TransportError:
             self._look()
             raise
@@ -149,7 +161,7 @@ class Upstream(Source):
         if response.status_code == _UNAUTHORIZED and self._provider.token_command:
             self._signer.forget()
         if response.status_code in _AGAIN:
-            again = _AgainError(response, await _short(response))
+            again = _AgainError(response, await _short(response, self._patience.failure))
             if response.status_code == _THROTTLED and again.after is not None:
                 self._limiter.pause(min(again.after, self._patience.longest))
             raise again
@@ -206,9 +218,10 @@ class Upstream(Source):
                 timeout=_PROBE_TIMEOUTS,
             )
             await self._signer.sign(request)
-            response = await self._client.send(request, stream=True)
+            async with asyncio.timeout(self._patience.probe):
+                response = await self._client.send(request, stream=True)
             await response.aclose()
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, TimeoutError) as error:
             return type(error).__name__
         except TokenError as error:
             return str(error)
@@ -225,9 +238,13 @@ def _answer(response: httpx.Response, chunks: AsyncIterator[bytes], tries: int) 
     )
 
 
-async def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
+async def _chunks(response: httpx.Response, longest: float) -> AsyncIterator[bytes]:
+    now = asyncio.get_running_loop().time
+    until = now() + longest
     try:
         async for chunk in response.aiter_raw():
+            if now() > until:
+                raise TooLongError
             yield chunk
     except httpx.HTTPError as error:
         raise BrokenOffError(type(error).__name__) from error
@@ -237,11 +254,12 @@ async def _one(data: bytes) -> AsyncIterator[bytes]:
     yield data
 
 
-async def _short(response: httpx.Response) -> bytes:
+async def _short(response: httpx.Response, longest: float) -> bytes:
     """Read the body of a failure, which is short or not worth reading."""
     try:
-        return await read_reply(response.aiter_raw(), MAX_ERROR)
-    except (TooLongError, httpx.HTTPError):
+        async with asyncio.timeout(longest):
+            return await read_reply(response.aiter_raw(), MAX_ERROR)
+    except (TooLongError, TimeoutError, httpx.HTTPError):
         return b""
     finally:
         await response.aclose()

@@ -21,7 +21,7 @@ DONE = b"[DONE]"
 
 
 class TooLongError(Exception):
-    """A reply is longer than anything that makes sense."""
+    """A reply is longer, in bytes or in time, than anything that makes sense."""
 
 
 class BadEventError(Exception):
@@ -161,7 +161,7 @@ class Events:
         if line.startswith(b"data:"):
             data = line[5:].removeprefix(b" ")
             self._data.append(data)
-            self._size += len(data)
+            self._size += len(data) + 1
         elif not line and self._data:
             event = b"\n".join(self._data)
             self._data, self._size = [], 0
