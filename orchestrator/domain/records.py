@@ -136,6 +136,8 @@ class AttemptPlan(PhasePlan):
     effort: str
     auxiliary_models: tuple[str, ...] = ()
     """Further models that the agent may name; ``model`` answers for them."""
+    patch_name: str = ""
+    """What the file was called that an operator entered as the candidate."""
 
 
 class ReplayPlan(PhasePlan):

@@ -332,13 +332,17 @@ class ValidateSpec(PhaseOverride):
 
 
 class ScoreSpec(PhaseOverride):
-    """The final evaluator: a script of the pack that only the scorer's container sees."""
+    """The final evaluator: a script of the pack that only the scorer's container sees.
+
+    ``note`` is what a reader of the score has to know; it stands in every report.
+    """
 
     wall: Annotated[Seconds, Field(gt=0)] = 4 * 3600.0
     command: RelativePath
     metric: str
     direction: Direction = Direction.MAX
     components: tuple[str, ...] = ()
+    note: Annotated[str, Field(max_length=1000)] = ""
 
 
 class ProxySpec(Strict):

@@ -115,6 +115,7 @@ def submit_patch(
         effort="none",
         entry=Entry.PATCH,
         official=official,
+        patch_name=patch.name.encode("utf-8", "backslashreplace").decode(),
     )
     folder = register.register_attempt(ctx, plan)
     return folder, drive.drive_entered(ctx, folder, enter_patch(folder, judged))

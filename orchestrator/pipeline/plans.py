@@ -61,6 +61,7 @@ def plan_attempt(
     effort: str,
     entry: Entry,
     official: bool,
+    patch_name: str = "",
 ) -> AttemptPlan:
     """Plan an attempt; nothing is written."""
     phase = Phase.EXPLORE if entry is not Entry.CHECKPOINT else Phase.VALIDATE
@@ -77,6 +78,7 @@ def plan_attempt(
         agent_digest=agent_digest,
         model=model,
         effort=effort,
+        patch_name=patch_name,
     )
 
 
