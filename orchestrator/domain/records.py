@@ -129,6 +129,7 @@ class AttemptPlan(PhasePlan):
     pack: str
     task_digest: str
     task: TaskSpec
+    workspace: str = ""  # the shipped solution, by the identity of its tree
     agent: str
     agent_digest: FileDigest
     agent_package: PlannedPackage | None = None
@@ -245,7 +246,14 @@ class GateRecord(Strict):
 
 
 class Artifact(Strict):
-    """A published checkpoint as judged. ``name`` is percent-encoded, as it stood in ``/out``."""
+    """A published checkpoint as judged. ``name`` is percent-encoded, as it stood in ``/out``.
+
+    Attributes:
+        attempts: how often the validator was run on it; 0 where that was not needed.
+        seconds: how long that took in all.
+        arrays: how many tensors or arrays the validator counted, None where it did not say.
+        parameters: how many numbers they hold.
+    """
 
     name: str
     progress: int | None
@@ -257,6 +265,8 @@ class Artifact(Strict):
     files: int | None = None
     attempts: int = 0
     seconds: float = 0.0
+    arrays: int | None = None
+    parameters: int | None = None
 
 
 class Artifacts(Strict):

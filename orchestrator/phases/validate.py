@@ -131,6 +131,7 @@ def _check(
     held: Reservation,
 ) -> Check:
     validator = pack.spec.validate_.validator
+    anchor = _anchor(plan)
     argv: tuple[str, ...]
     mounts: tuple[Mount, ...]
     match validator:
@@ -148,7 +149,7 @@ def _check(
         argv=argv,
         mounts=mounts,
         env={
-            "ORCH_ANCHOR": _anchor(plan),
+            "ORCH_ANCHOR": f"/assets/{anchor[0]}" if anchor else "",
             "ORCH_ALLOW_NONFINITE": "1" if pack.spec.validate_.allow_nonfinite else "0",
         },
         held=held,
@@ -157,10 +158,14 @@ def _check(
     )
 
 
-def _anchor(plan: ReplayPlan) -> str:
-    """Where the first anchor asset is mounted; empty when the task has none."""
-    paths = [m.at or p for p, m in sorted(plan.materials.items()) if m.role is DataRole.ANCHOR]
-    return f"/assets/{paths[0]}" if paths else ""
+def _anchor(plan: ReplayPlan) -> tuple[str, str] | None:
+    """Tell where the first anchor asset is mounted below ``/assets``, and where it is here."""
+    anchors = (
+        (m.at or name, m.source)
+        for name, m in sorted(plan.materials.items())
+        if m.role is DataRole.ANCHOR
+    )
+    return next(anchors, None)
 
 
 def _judge(validation: _Validation, row: Mapping[str, Any], *, full: bool) -> Artifact:
@@ -192,10 +197,11 @@ def _judge(validation: _Validation, row: Mapping[str, Any], *, full: bool) -> Ar
 def _run_validator(validation: _Validation, base: Artifact) -> Artifact:
     source = validation.folder.checkpoints / base.name
     seconds = 0.0
-    crash = ""
+    crash = detail = ""
     for number in range(1, _TRIES + 1):
         wall = min(validation.task.validate_.wall, validation.time_left())
-        found = _once(validation, source, f"{base.name}-try{number}", wall)
+        tag = f"{base.name}-try{number}"
+        found = _once(validation, source, tag, wall)
         seconds += found.ending.facts.duration_s
         verdict = _parse(found)
         if verdict is not None:
@@ -206,16 +212,25 @@ def _run_validator(validation: _Validation, base: Artifact) -> Artifact:
                     "detail": verdict.detail,
                     "attempts": number,
                     "seconds": round(seconds, 3),
+                    "arrays": verdict.arrays,
+                    "parameters": verdict.parameters,
                 }
             )
         crash = f"validator_{found.crash or 'bad_output'}"
+        detail = f"exit status {found.ending.facts.exit_code}; see logs/validate/{tag}"
         if validation.time_left() <= 0:  # what was left of it was too short, for whatever reason
             crash = _USED_UP
             break
     else:
         _control(validation, crash)
-    update = {"reason": crash, "attempts": number, "seconds": round(seconds, 3)}
-    return base.model_copy(update=update)
+    return base.model_copy(
+        update={
+            "reason": crash,
+            "detail": detail,
+            "attempts": number,
+            "seconds": round(seconds, 3),
+        }
+    )
 
 
 def _once(validation: _Validation, source: Path, tag: str, wall: float) -> Checked:
@@ -250,9 +265,9 @@ def _control(validation: _Validation, crash: str) -> None:
 
 
 def _try_anchor(validation: _Validation) -> bool:
-    anchors = [m for m in validation.plan.materials.values() if m.role is DataRole.ANCHOR]
-    if not anchors:
+    anchor = _anchor(validation.plan)
+    if anchor is None:
         return False
     wall = validation.task.validate_.wall  # its own, however little is left for checkpoints
-    verdict = _parse(_once(validation, Path(anchors[0].source), "anchor-control", wall))
+    verdict = _parse(_once(validation, Path(anchor[1]), "anchor-control", wall))
     return verdict is not None and verdict.valid

@@ -197,4 +197,6 @@ def test_a_validator_that_fails_on_it_but_not_on_the_anchor_rejects_it(
     own: Verdicts, word: str, reason: str
 ) -> None:
     number = str(100 + WORDS.index(word))
-    assert own[number][:2] == ("rejected", reason)
+    status = 3 if word == "crash" else 0
+    detail = f"exit status {status}; see logs/validate/checkpoint-{number}-try2"
+    assert own[number] == ("rejected", reason, detail)
