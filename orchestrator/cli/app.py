@@ -45,6 +45,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("lifecycle", "orchestrator.cli.read", "Tell the story of one run with its times."),
     ("logs", "orchestrator.cli.read", "Print what a run's container wrote."),
     ("report", "orchestrator.cli.read", "Write an attempt's report as one HTML file."),
+    ("compare", "orchestrator.cli.compare", "List a task's finished runs with what they measured."),
     ("verify", "orchestrator.cli.verify", "Check receipts offline, step by step."),
     ("campaign", "orchestrator.cli.campaign", "List what was registered; print its head; end it."),
     ("task", "orchestrator.cli.task", "Check and prepare task packs."),

@@ -137,8 +137,7 @@ class AttemptPlan(PhasePlan):
     effort: str
     auxiliary_models: tuple[str, ...] = ()
     """Further models that the agent may name; ``model`` answers for them."""
-    patch_name: str = ""
-    """What the file was called that an operator entered as the candidate."""
+    patch_name: str = ""  # what the file was called that an operator entered
 
 
 class ReplayPlan(PhasePlan):

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,8 @@ class SampleRuns:
     name: str = "digits_class0"
     title: str = "Forget one digit"
     agent: str = "scripted"
+    figures: dict[str, float] = field(default_factory=dict)
+    """Further figures that the evaluator measures, on every checkpoint the same."""
 
     @property
     def runs(self) -> RunsFolder:
@@ -357,7 +360,7 @@ class SampleRuns:
         lines = []
         for name, value in CHECKPOINTS:
             self.later(120)
-            summary = summary_of(name, value)
+            summary = summary_of(name, value, self.figures)
             score = folder.checkpoint(name)
             save(score.summary, summary)
             commit(folder, score)
@@ -431,7 +434,7 @@ def exit_facts(
     }
 
 
-def summary_of(name: str, value: float) -> Summary:
+def summary_of(name: str, value: float, figures: Mapping[str, float]) -> Summary:
     return Summary(
         checkpoint=name,
         progress=int(name.partition("-")[2]),
@@ -445,6 +448,7 @@ def summary_of(name: str, value: float) -> Summary:
             "retain_acc": Number(value=0.7047),
             "forget_acc": Number(value=0.0),
             "forget_mia_auc": Number(value=0.4072),
+            **{figure: Number(value=measured) for figure, measured in figures.items()},
         },
         baselines={
             "start": {"unlearn_score": Number(value=0.4213), "retain_acc": Number(value=0.95)},

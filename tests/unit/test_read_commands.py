@@ -56,6 +56,20 @@ def test_LG_01_nothing_acts_on_the_terminal(
     assert not {c for c in text.decode() if "\x80" <= c <= "\x9f" or c == "\u202e"}
 
 
+@pytest.mark.parametrize("flags", [[], ["--json"], ["--csv"]])
+def test_LG_01_nothing_acts_on_the_terminal_of_who_compares(
+    sample: SampleRuns, flags: list[str], capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    sample.agent = f"agent {HOSTILE}"
+    sample.finished(1, contested=(HOSTILE,))
+    _run("compare", "digits_class0", *flags)
+    captured = capsysbinary.readouterr()
+    text = captured.out + captured.err
+    assert b"0.7658" in text
+    assert {byte for byte in text if byte < 0x20 or byte == 0x7F} <= ALLOWED
+    assert not {c for c in text.decode() if "\x80" <= c <= "\x9f" or c == "\u202e"}
+
+
 def test_LG_01_raw_bytes_stay_in_the_file_and_come_out_on_request(
     hostile: SampleRuns, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
