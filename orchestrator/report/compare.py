@@ -123,8 +123,10 @@ def compare(views: Iterable[AttemptView], pack: Pack) -> Comparison:
         return value is None, sign * (value or 0.0)
 
     lines = tuple(line for group in sorted(groups, key=rank) for line in group)
-    names = dict.fromkeys([score.metric, *(name for line in lines for name in line.figures)])
-    return Comparison(tuple(names), lines, score.note)
+    measured = {name: None for line in lines for name in line.figures}
+    named = (score.metric, *score.components)
+    first = [name for name in named if name in measured]
+    return Comparison(tuple(dict.fromkeys([*first, *measured])), lines, score.note)
 
 
 def _groups(view: AttemptView, plan: AttemptPlan, pack: Pack) -> Iterable[tuple[Line, ...]]:
@@ -165,7 +167,8 @@ def _lines(
         if isinstance(number, Number):
             seeds.setdefault(seed, {})[base] = number.value
     mean, deviations = seeds.pop("", {}), seeds.pop(_DEVIATION, {})
-    rows = [_line(replay.id, plan, series, seed, found, {}, ()) for seed, found in seeds.items()]
+    numbered = sorted(seeds.items(), key=lambda item: (len(item[0]), item[0]))
+    rows = [_line(replay.id, plan, series, seed, found, {}, ()) for seed, found in numbered]
     word = _MEAN if rows else ""
     return (*rows, _line(replay.id, plan, series, word, mean, deviations, marks))
 
