@@ -97,6 +97,10 @@ def _planned(run: Run, plan: PlanBase, receipt: Receipt) -> Iterator[tuple[str, 
         yield "evaluator", materials.get("evaluator"), scoring.evaluator_digest
     elif attempt:
         yield "task", materials.get("task"), attempt.task_digest
+        if receipt.phase is PhaseName.EXPLORE:
+            yield "workspace", materials.get("workspace", ""), attempt.workspace
+        elif receipt.phase is PhaseName.SUBMIT and attempt.workspace and "base" in materials:
+            yield "base", materials["base"], attempt.workspace
     if replay and receipt.phase in {PhaseName.GATE, PhaseName.REPLAY}:
         yield "patch", materials.get("patch"), replay.patch_sha256
         yield "manifest", materials.get("manifest"), replay.manifest_digest

@@ -92,6 +92,7 @@ class AttemptPlan(PlanBase):
     config: str
     task_digest: str
     task: Task
+    workspace: str = ""
     agent_digest: str
 
 

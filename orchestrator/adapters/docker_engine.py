@@ -3,7 +3,8 @@
 import hashlib
 import tarfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import IO, Any
 from urllib.parse import quote
@@ -15,6 +16,7 @@ from orchestrator.adapters.docker_api import DockerApi
 from orchestrator.adapters.docker_container import REMOVAL, DockerContainer
 from orchestrator.adapters.docker_gpus import device_claim
 from orchestrator.adapters.docker_spec import create_body
+from orchestrator.adapters.untar import untar
 from orchestrator.domain.container import (
     ContainerSpec,
     DeviceClaim,
@@ -122,14 +124,34 @@ class DockerEngine(ContainerEngine):
 
     @override
     def image_files(self, reference: str) -> Iterator[tuple[str, IO[bytes]]]:
+        with (
+            self._never_started(reference) as container,
+            self._api.download(f"{container}/export") as archive,
+        ):
+            yield from _regular_files(archive)
+
+    @override
+    def copy_out(self, reference: str, folder: str, into: Path) -> None:
+        with self._never_started(reference) as container:
+            try:
+                with self._api.download(f"{container}/archive?path={quote(folder)}") as archive:
+                    untar(archive, into)
+            except ContainerLostError as absent:
+                raise UsageError(f"image {reference} has no {folder}") from absent
+        if not (into / PurePosixPath(folder).name).is_dir():
+            raise UsageError(f"{folder} of image {reference} is no folder")
+
+    @contextmanager
+    def _never_started(self, reference: str) -> Iterator[str]:
+        """Make a container to look into, and remove it; yields its path in the engine's API."""
         identity = self._inspect_image(reference)
         body = {"Image": identity["Id"], "Cmd": ["true"], "HostConfig": {"NetworkMode": "none"}}
-        container_id = self._api.call("POST", "/containers/create", body=body)["Id"]
+        made = self._api.call("POST", "/containers/create", body=body)
+        path = f"/containers/{made['Id']}"
         try:
-            with self._api.download(f"/containers/{container_id}/export") as archive:
-                yield from _regular_files(archive)
+            yield path
         finally:
-            self._api.call("DELETE", f"/containers/{container_id}", query=REMOVAL)
+            self._api.call("DELETE", path, query=REMOVAL)
 
     @override
     def create(self, spec: ContainerSpec) -> Container:

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from io import BytesIO
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 from typing_extensions import override
@@ -147,6 +148,22 @@ class InMemoryEngine(ContainerEngine):
         self.image(reference)
         for path, content in self._images[reference].items():
             yield path, BytesIO(content)
+
+    @override
+    def copy_out(self, reference: str, folder: str, into: Path) -> None:
+        self.image(reference)
+        below = PurePosixPath(folder)
+        found = {
+            PurePosixPath(path).relative_to(below.parent): content
+            for path, content in self._images[reference].items()
+            if below in PurePosixPath(path).parents
+        }
+        if not found:
+            raise UsageError(f"image {reference} has no {folder}")
+        for path, content in found.items():
+            (into / path).parent.mkdir(parents=True, exist_ok=True)
+            (into / path).write_bytes(content)
+            (into / path).chmod(0o755 if path.suffix == ".sh" else 0o644)
 
     @override
     def create(self, spec: ContainerSpec) -> Container:

@@ -64,7 +64,7 @@ def working(
     stop, progress = StopRequest(), Progress()
     with interruptible(stop, progress):
         ctx = wiring.context(call.settings, stop, progress.say, progress.beat)
-        ctx = ctx if asked is None else replace(ctx, asked=asked)
+        ctx = replace(ctx, look=dry_run, asked=asked or ctx.asked)
         try:
             if not dry_run:
                 mine = None if replaying is None else lookup.resolve(ctx.runs, replaying)

@@ -85,6 +85,8 @@ class Context:
     permitted: Callable[[], tuple[PermittedHolder, ...]] = tuple
     """Who may be on a GPU that is to be idle, by this host's ``orch.toml``."""
     asked: Asked = field(default_factory=Asked)
+    look: bool = False
+    """Nothing will be run: an image or an asset that this host lacks is shown as absent."""
 
     def now(self) -> str:
         """Return the time for a record, UTC."""

@@ -8,12 +8,12 @@ from orchestrator.domain.container import ContainerSpec, Mount
 from orchestrator.domain.outcome import StopReason
 from orchestrator.domain.records import PhasePlan
 from orchestrator.domain.roles import Phase
-from orchestrator.domain.task import Resources
+from orchestrator.domain.task import Resources, TaskSpec
 from orchestrator.errors import ContainerLostError, InterruptedByOperator
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.context import Context, container_name
 from orchestrator.evidence.observer import Subject
-from orchestrator.evidence.rooms import Rooms, host_mounts
+from orchestrator.evidence.rooms import CONTROL_SIZE, Rooms, host_mounts
 from orchestrator.evidence.supervise import Ending
 from orchestrator.evidence.untrusted import read_untrusted
 from orchestrator.sandbox import asset_mounts, container_spec
@@ -137,6 +137,12 @@ class Check:
             gpus=self.held.gpus[: self.resources.gpus],
             workdir="/",
         )
+
+
+def scratch_size(task: TaskSpec, phase: Phase) -> int:
+    """Say how many bytes a check's ``/out`` holds: few, unless the task gives the phase more."""
+    own = {Phase.VALIDATE: task.validate_.disk, Phase.SCORE: task.score.disk}[phase]
+    return max(CONTROL_SIZE, own or 0)
 
 
 def make_logs(folder: Path, tag: str) -> Path:

@@ -247,6 +247,11 @@ def agent_materials(plan: AttemptPlan) -> dict[str, str]:
     return {"agent": plan.agent_digest, **fetched}
 
 
+def start_materials(plan: AttemptPlan) -> dict[str, str]:
+    """Name the shipped solution that an exploration starts from."""
+    return {"workspace": plan.workspace} if plan.workspace else {}
+
+
 def candidate_materials(folder: AttemptFolder) -> dict[str, str]:
     """Name what a submission takes in: the captured files, the tree they make, the tree before."""
     files = {name: f"sha256:{digest}" for name, digest in candidate_subjects(folder).items()}

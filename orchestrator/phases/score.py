@@ -30,8 +30,8 @@ from orchestrator.domain.roles import DataRole, Phase, is_visible
 from orchestrator.errors import AssetMismatchError, InfrastructureError
 from orchestrator.evidence.context import Context, Outcome, load_json_size_capped, save
 from orchestrator.evidence.observer import Subject
-from orchestrator.evidence.oneshot import Check, Checked, make_logs
-from orchestrator.evidence.rooms import CONTROL_SIZE, Rooms
+from orchestrator.evidence.oneshot import Check, Checked, make_logs, scratch_size
+from orchestrator.evidence.rooms import Rooms
 from orchestrator.evidence.tree import stat_identity, tree_digest
 from orchestrator.lifecycle.machine import Event
 from orchestrator.sandbox import script_argv
@@ -82,7 +82,7 @@ def run(
         AssetMismatchError: a checkpoint is not the one the validator accepted.
     """
     with Rooms(ctx, folder.logs / "host", held) as rooms:
-        rooms.open_scratch(folder.root / "scratch", CONTROL_SIZE)
+        rooms.open_scratch(folder.root / "scratch", scratch_size(pack.spec, Phase.SCORE))
         need = plan.resources
         scoring = _Scoring(
             ctx=ctx,

@@ -19,8 +19,8 @@ from orchestrator.domain.task import BuiltinValidator, CommandValidator, Resourc
 from orchestrator.errors import InfrastructureError
 from orchestrator.evidence.context import Context, Outcome, load_json_size_capped, save
 from orchestrator.evidence.observer import Subject
-from orchestrator.evidence.oneshot import Check, Checked, make_logs
-from orchestrator.evidence.rooms import CONTROL_SIZE, HARNESS, Rooms, harness_mounts
+from orchestrator.evidence.oneshot import Check, Checked, make_logs, scratch_size
+from orchestrator.evidence.rooms import HARNESS, Rooms, harness_mounts
 from orchestrator.evidence.walk import remove_tree
 from orchestrator.lifecycle.machine import Event
 from orchestrator.sandbox import script_argv
@@ -70,7 +70,7 @@ def run(
     task = pack.spec
     need = task.resources(Phase.VALIDATE)
     with Rooms(ctx, folder.logs / "validate-host", held) as rooms:
-        rooms.open_scratch(_scratch(folder), CONTROL_SIZE)
+        rooms.open_scratch(_scratch(folder), scratch_size(task, Phase.VALIDATE))
         validation = _Validation(
             ctx=ctx,
             plan=plan,

@@ -25,8 +25,8 @@ from orchestrator.errors import (
 )
 from orchestrator.evidence.adoption import Adoption, adoptions
 from orchestrator.evidence.context import Context, Outcome
+from orchestrator.evidence.oneshot import scratch_size
 from orchestrator.evidence.ownership import named
-from orchestrator.evidence.rooms import CONTROL_SIZE
 from orchestrator.evidence.taking import accepted
 from orchestrator.lifecycle.machine import Event, State, is_terminal
 from orchestrator.phases import explore, gate, replay, score, submit, validate
@@ -118,7 +118,8 @@ def drive_replay(ctx: Context, folder: ReplayFolder, pack: Pack) -> State:
         journal.append(Event.GATE_STARTED)
         # Workspace, /out, the collected copy of what /out may hold, and validators' output.
         phases = (Phase.REPLAY, Phase.VALIDATE)
-        with gate.passed(ctx, plan, phases, folder.gate, 3 * need.disk + CONTROL_SIZE) as held:
+        disk = 3 * need.disk + scratch_size(pack.spec, Phase.VALIDATE)
+        with gate.passed(ctx, plan, phases, folder.gate, disk) as held:
             ctx.guard(folder.root, held)
             journal.append(Event.GATE_PASSED, **named(held))
             replay.run(ctx, plan, pack, folder, journal, held)
@@ -172,7 +173,8 @@ def _validate_again(
         _append(journal, validate.run(ctx, plan, pack, folder, collected.data, held))
         return
     evidence = folder.gate_again
-    with gate.passed(ctx, plan, (Phase.VALIDATE,), evidence, CONTROL_SIZE) as fresh:
+    disk = scratch_size(pack.spec, Phase.VALIDATE)
+    with gate.passed(ctx, plan, (Phase.VALIDATE,), evidence, disk) as fresh:
         ctx.guard(folder.root, fresh)
         _append(journal, validate.run(ctx, plan, pack, folder, collected.data, fresh))
 
@@ -182,7 +184,8 @@ def drive_checkpoints(ctx: Context, folder: ReplayFolder, pack: Pack, entered: O
     plan = load(folder.plan, ReplayPlan)
     with _supervised(ctx, folder, plan) as journal:
         _append(journal, entered)
-        with gate.passed(ctx, plan, (Phase.VALIDATE,), folder.gate, CONTROL_SIZE) as held:
+        disk = scratch_size(pack.spec, Phase.VALIDATE)
+        with gate.passed(ctx, plan, (Phase.VALIDATE,), folder.gate, disk) as held:
             ctx.guard(folder.root, held)
             _append(journal, validate.run(ctx, plan, pack, folder, entered.data, held))
     return _ended(journal, folder)
@@ -199,7 +202,8 @@ def drive_scoring(ctx: Context, folder: ScoringFolder, pack: Pack) -> State:
     evidence = folder.gate
     with _supervised(ctx, folder, plan) as journal:
         journal.append(Event.GATE_STARTED)
-        with gate.passed(ctx, plan, (Phase.SCORE,), evidence, CONTROL_SIZE) as held:
+        disk = scratch_size(pack.spec, Phase.SCORE)
+        with gate.passed(ctx, plan, (Phase.SCORE,), evidence, disk) as held:
             ctx.guard(folder.root, held)
             journal.append(Event.GATE_PASSED, **named(held))
             outcome = score.run(

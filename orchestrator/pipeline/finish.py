@@ -69,6 +69,7 @@ def _attempt_due(plan: AttemptPlan, view: JournalView, folder: AttemptFolder) ->
                 {
                     **basis,
                     **statements.agent_materials(plan),
+                    **statements.start_materials(plan),
                     "harness": plan.harness_digest,
                     **statements.seen_by(plan, Phase.EXPLORE),
                 },

@@ -18,6 +18,7 @@ from orchestrator.errors import UsageError
 from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.collect import Collected, collect_one
 from orchestrator.evidence.context import Context, Outcome
+from orchestrator.evidence.image_workspace import with_workspace
 from orchestrator.evidence.tree import tree_digest
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.phases import explore as explore_phase
@@ -58,7 +59,7 @@ def plan_explore(
         TaskPackError: the pack is faulty, or its instruction does not render.
         AssetMismatchError: an asset is missing.
     """
-    pack = load_pack(task)
+    pack = _at_hand(ctx, load_pack(task))
     chosen = Supply(ctx.packages, ctx.models).choose(agent, pack, model=model, effort=effort)
     plan = plans.plan_attempt(
         ctx,
@@ -73,6 +74,16 @@ def plan_explore(
     plan = chosen.completed(plan)
     explore_phase.instruction(plan, pack)
     return pack, plan
+
+
+def _at_hand(ctx: Context, pack: Pack) -> Pack:
+    """Have the shipped solution here; for a look at a plan an image may be absent."""
+    try:
+        return with_workspace(ctx.engine, ctx.assets, pack)
+    except UsageError:
+        if not ctx.look:
+            raise
+        return pack
 
 
 def explore(ctx: Context, pack: Pack, plan: AttemptPlan) -> tuple[AttemptFolder, State]:
@@ -104,7 +115,7 @@ def submit_patch(
     Raises:
         TaskPackError: the patch does not apply whole or breaks the policy; nothing was registered.
     """
-    pack = load_pack(task)
+    pack = _at_hand(ctx, load_pack(task))
     judged = judge_patch(ctx, pack, patch)
     plan = plans.plan_attempt(
         ctx,
@@ -135,7 +146,7 @@ def replay(
     Raises:
         UsageError: nothing is left to replay, or another number was declared before.
     """
-    pack = pack_of(attempt)
+    pack = with_workspace(ctx.engine, ctx.assets, pack_of(attempt))
     left_running = reconcile.unfinished_replay(ctx, attempt)
     if left_running is not None:
         ctx.say(f"going on with {left_running.root.name}, which has no supervisor")
@@ -262,7 +273,7 @@ def score_checkpoints(
     Raises:
         UsageError: a progress is not a number, or a folder is not there.
     """
-    pack = load_pack(task)
+    pack = _at_hand(ctx, load_pack(task))
     rows = _numbered(checkpoints)
     plan = plans.plan_attempt(
         ctx,

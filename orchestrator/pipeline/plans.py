@@ -9,27 +9,30 @@ from typing import Any
 
 from orchestrator import __version__
 from orchestrator.domain.attempt import ConfigName, Entry, RunKind, Series, candidate_key
-from orchestrator.domain.image import image_reference
 from orchestrator.domain.records import (
     Artifacts,
     AttemptPlan,
-    GpuPlan,
-    ImageRecord,
-    Material,
     PhasePlan,
     PlannedCheckpoint,
     ReplayPlan,
     ScoringPlan,
     Submission,
 )
-from orchestrator.domain.roles import Phase, is_visible
-from orchestrator.domain.task import Resources, wall_settings
+from orchestrator.domain.roles import Phase
+from orchestrator.domain.task import wall_settings
 from orchestrator.errors import TaskPackError, UsageError
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.readable import require_readable
-from orchestrator.evidence.tree import manifest_of, tree_digest
 from orchestrator.lifecycle.machine import State, is_terminal
-from orchestrator.pipeline.gpus import gpu_relaxations, plan_gpus
+from orchestrator.pipeline.gpus import plan_gpus
+from orchestrator.pipeline.on_host import (
+    evaluator_digest,
+    harness_digest,
+    image_record,
+    materials,
+    relaxations,
+    workspace_digest,
+)
 from orchestrator.pipeline.versions import require_known
 from orchestrator.storage.campaign import CampaignEvent, read_campaign
 from orchestrator.storage.journal import read_journal
@@ -74,6 +77,7 @@ def plan_attempt(
         pack=str(pack.source),
         task_digest=pack.digest,
         task=pack.spec,
+        workspace=workspace_digest(ctx, pack),
         agent=agent,
         agent_digest=agent_digest,
         model=model,
@@ -215,76 +219,6 @@ def _replay_environment(pack: Pack, series: Series) -> dict[str, str]:
     if variable is not None and seed is not None:
         env[variable] = str(seed)
     return env
-
-
-def image_record(ctx: Context, reference: str) -> ImageRecord:
-    """Identify the image that a name in a task means.
-
-    Raises:
-        UsageError: the engine does not hold it.
-        TaskPackError: it declares volumes, which would persist what must not.
-    """
-    found = ctx.engine.image(image_reference(reference))
-    if found.volumes:
-        raise TaskPackError(
-            f"image {found.reference} declares volumes ({', '.join(found.volumes)})",
-            remedy="rebuild it without VOLUME: nothing may persist between phases",
-        )
-    return ImageRecord(reference=found.reference, digest=found.digest, engine_id=found.engine_id)
-
-
-def materials(ctx: Context, pack: Pack, phases: tuple[Phase, ...]) -> dict[str, Material]:
-    """Locate every asset that one of ``phases`` sees, with its locked digest.
-
-    Raises:
-        AssetMismatchError: one is missing.
-    """
-    return {
-        path: material
-        for path, material in ctx.assets.materials(pack).items()
-        if any(is_visible(material.role, p, frozenset(material.also)) for p in phases)
-    }
-
-
-def relaxations(
-    ctx: Context, need: Resources, gpu: GpuPlan | None, *, official: bool
-) -> tuple[str, ...]:
-    """List everything that keeps a run from being official.
-
-    Raises:
-        UsageError: ``official`` was asked for and the list is not empty.
-    """
-    abilities, identity = ctx.engine.abilities(), ctx.engine.identity()
-    found = [
-        *([] if identity.official else [f"engine {identity.kind} is a fake"]),
-        *([] if abilities.pids_limit else ["engine cannot limit processes"]),
-        *([] if abilities.swap_limit else ["engine cannot limit swap"]),
-        *(["engine runs without root"] if abilities.rootless else []),
-        *abilities.lacks,
-        *([] if need.read_only else ["root file system is writable"]),
-        *([] if ctx.isolation.digest else ["engine applies no system call filter"]),
-        *ctx.volumes.relaxations(),
-        *ctx.views.relaxations(),
-        *gpu_relaxations(ctx, gpu),
-    ]
-    if official and found:
-        raise UsageError(
-            "this host cannot give an official result: " + "; ".join(found),
-            remedy="mend these, or leave out --official for a local result",
-        )
-    return tuple(found if official else ["not run with --official", *found])
-
-
-def harness_digest(ctx: Context) -> str:
-    """Identify what orch mounts at ``/opt/harness``; byte code left by a test is no part of it."""
-    return manifest_of(ctx.harness, exclude=("__pycache__/",)).digest
-
-
-def evaluator_digest(pack: Pack) -> str:
-    """Identify the evaluator: the folder that the scorer's container gets to see."""
-    mount = pack.script_mount(pack.spec.score.command, "/opt/evaluator")
-    source = mount.source if mount.source.is_dir() else mount.source.parent
-    return tree_digest(source)
 
 
 def require_same_pack(attempt: AttemptPlan, pack: Pack) -> None:

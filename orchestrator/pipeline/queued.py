@@ -23,6 +23,7 @@ from orchestrator.errors import (
     UsageError,
 )
 from orchestrator.evidence.context import Context
+from orchestrator.evidence.image_workspace import with_workspace
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.pipeline import drive, jobs, plans, register
 from orchestrator.pipeline.agents import verify_package
@@ -70,7 +71,8 @@ def _explore(ctx: Context, _claim: Claim, request: JobRequest) -> Task:
 
 def _replay(ctx: Context, claim: Claim, request: JobRequest) -> Task:
     attempt = _attempt_of(ctx, claim.job)
-    pack, series = pack_of(attempt), Series(claim.job.series)
+    pack = with_workspace(ctx.engine, ctx.assets, pack_of(attempt))
+    series = Series(claim.job.series)
     if request.members is not None:
         jobs.declare(ctx, attempt, request.members)
     again = claim.attempted.again or None

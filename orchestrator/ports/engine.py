@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Protocol
 
 from orchestrator.domain.container import (
@@ -198,6 +199,16 @@ class ContainerEngine(Protocol):
 
     def image_files(self, reference: str) -> Iterator[tuple[str, IO[bytes]]]:
         """Walk the regular files of an image: path and an open reader valid until the next."""
+        ...
+
+    def copy_out(self, reference: str, folder: str, into: Path) -> None:
+        """Write a folder of an image, with its name, into an empty folder of this host.
+
+        Of its modes only the executable bit counts; what is no file, folder or link is left out.
+
+        Raises:
+            UsageError: the engine does not hold the image, or the image has no such folder.
+        """
         ...
 
     def create(self, spec: ContainerSpec) -> Container:

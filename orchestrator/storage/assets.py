@@ -33,6 +33,11 @@ class AssetStore:
     root: Path
 
     @property
+    def workspaces(self) -> Path:
+        """Where shipped solutions lie that were taken out of images."""
+        return self.root / ".workspaces"
+
+    @property
     def downloads(self) -> Path:
         """Where published files lie, whole or not yet, before and beside what is made of them."""
         return self.root / ".downloads"
@@ -61,17 +66,29 @@ class AssetStore:
             )
         return folder
 
-    def materials(self, pack: Pack) -> dict[str, Material]:
+    def materials(self, pack: Pack, *, absent: str | None = None) -> dict[str, Material]:
         """Return every asset of a task as a plan names it.
 
+        Args:
+            absent: what stands for the folder of one that was never made here.
+
         Raises:
-            AssetMismatchError: one was never made here.
+            AssetMismatchError: one was never made here, and nothing may stand for it.
         """
+
+        def place(name: str) -> str:
+            try:
+                return str(self.locate(pack, name))
+            except AssetMismatchError:
+                if absent is None:
+                    raise
+                return absent
+
         return {
             name: Material(
                 role=asset.role,
                 digest=asset.digest or "",
-                source=str(self.locate(pack, name)),
+                source=place(name),
                 also=asset.also,
                 at=asset.at,
                 file=PurePosixPath(name).name if asset.file else "",

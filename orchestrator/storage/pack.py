@@ -65,6 +65,7 @@ class Pack:
         digest: ``pack:v1:sha256:...`` over every file of the folder, the locks included, and the
             name of ``source`` if that is not ``task.yaml``.
         document: the file with its lines.
+        pristine: where a shipped solution was put that an image brings; see ``with_workspace``.
     """
 
     spec: TaskSpec
@@ -72,10 +73,19 @@ class Pack:
     source: Path
     digest: str
     document: Document = field(compare=False, repr=False)
+    pristine: Path | None = None
 
     @property
     def solution(self) -> Path:
-        """The shipped solution, from which ``/workspace`` is filled."""
+        """The shipped solution, from which ``/workspace`` is filled.
+
+        Raises:
+            ValueError: it is in an image and was not taken out yet.
+        """
+        if self.pristine is not None:
+            return self.pristine
+        if self.spec.workspace.in_image:
+            raise ValueError(f"the workspace of {self.source} is still in its image")
         return self.folder / self.spec.workspace.source
 
     @property

@@ -17,7 +17,7 @@ from orchestrator.domain.container import HostAbilities
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import InfrastructureError, TaskPackError, UsageError
 from orchestrator.lifecycle.machine import State
-from orchestrator.pipeline import jobs, plans
+from orchestrator.pipeline import jobs, on_host
 from orchestrator.sandbox import Isolation
 from orchestrator.wiring import isolation
 from tests.e2e.rig import PUBLISH, THREE, Rig, last
@@ -318,7 +318,7 @@ def test_a_host_without_a_filter_is_not_official(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     with rig.context() as plain:
         ctx = dataclasses.replace(plain, isolation=Isolation())
-        found = plans.relaxations(
+        found = on_host.relaxations(
             ctx, jobs.load_pack(rig.pack()).spec.defaults, None, official=False
         )
     assert "engine applies no system call filter" in found
