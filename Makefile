@@ -6,15 +6,20 @@ PACKAGES := git e2fsprogs mmdebstrap debian-archive-keyring
 PODMAN := podman catatonit runc
 COMPILER := gcc libc6-dev
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench faults soak setup lock clean everything campaign soaking
+.PHONY: help demo demo-mls test check bench faults soak setup lock clean everything campaign soaking
 MAKEFLAGS += --no-print-directory
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## /\1 /p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-8s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1 /p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-8s %s\n' "$$name" "$$what"; done
+
+# demo.sh TASK "IMAGES" EXPLORE-OPTION...: whole jobs, from an agent to a verified receipt
+DEMO = scripts/debian_packages.sh $(PACKAGES) || echo "going on without"; scripts/with_engine.sh scripts/demo.sh
 
 demo: setup  ## set up, then the main job on digits_class0 with a scripted agent
-	@scripts/debian_packages.sh $(PACKAGES) || echo "going on without"
-	@scripts/with_engine.sh scripts/demo.sh
+	@$(DEMO) digits_class0 "cpu-numpy prepare-sklearn" --agent scripted --model none
+
+demo-mls: setup  ## the same on mls_unlearning: a recorded model edits, tests and submits, without a key
+	@$(DEMO) mls_unlearning "torch-cpu prepare-sklearn" --agent editor --model recorded/tasks/mls_unlearning/demo.jsonl
 
 test: setup  ## every check and every test, those against a real engine included
 	@scripts/debian_packages.sh $(PACKAGES) $(PODMAN) $(COMPILER) shellcheck || echo "tests that need them are skipped"

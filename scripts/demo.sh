@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The main job on digits_class0: explore with the scripted agent, replay, score, report.
+# A whole job on a task: explore, replay, score, report, verify. demo.sh TASK "IMAGES" [EXPLORE-OPTION...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-task=digits_class0
+task=$1
+read -r -a images <<< "$2"
+options=("${@:3}")
 
 orch() {
     printf '\n$ orch %s\n' "$*" >&2
@@ -17,13 +19,14 @@ found = json.load(sys.stdin)
 print((found[0] if isinstance(found, list) else found)[sys.argv[1]])' "$1"
 }
 
-orch images build
+orch images build "${images[@]}"
 orch task prepare "$task"
-explored=$(orch explore "$task" --agent scripted --model none --json)
+explored=$(orch explore "$task" "${options[@]}" --json)
 attempt=$(field id <<< "$explored")
 folder=$(field path <<< "$explored")
 orch replay "$attempt"
 orch status
+orch compare "$task"
 orch report "$attempt"
 # A check that is to convince somebody takes the key and the task's digest from elsewhere.
 keys=()
