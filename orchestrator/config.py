@@ -62,6 +62,16 @@ class Settings:
         """``DOCKER_HOST`` when set; None means the engine's default socket."""
         return os.environ.get("DOCKER_HOST") or None
 
+    @cached_property
+    def hub_endpoint(self) -> str | None:
+        """``HF_ENDPOINT`` when set: a mirror of the hub; None means the hub itself."""
+        return (os.environ.get("HF_ENDPOINT") or "").rstrip("/") or None
+
+    @cached_property
+    def hub_token(self) -> str | None:
+        """``HF_TOKEN`` when set. It goes to the hub alone; nothing records or prints it."""
+        return os.environ.get("HF_TOKEN") or None
+
     @property
     def file(self) -> Path:
         """The user's settings of this host, ``orch.toml``; it need not exist."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.evidence.context import Context
     from orchestrator.evidence.supervise import Beat, StopRequest
     from orchestrator.ports import AgentPackages
+    from orchestrator.ports.fetching import Fetcher
     from orchestrator.ports.models import ModelGateway
     from orchestrator.storage.device_locks import DeviceLocks
     from orchestrator.storage.layout import RunsFolder
@@ -67,6 +68,14 @@ def device_locks(settings: Settings) -> "DeviceLocks":
     from orchestrator.storage.ledger import Capacity, Ledger
 
     return Ledger(settings.host, Capacity(cpus=0, memory=0), system_clock()).devices
+
+
+def fetcher(settings: Settings) -> "Fetcher":
+    """Return what fetches published files; nothing is asked before it is used."""
+    from orchestrator.adapters.download import HttpFetcher
+    from orchestrator.adapters.hub import Hub
+
+    return HttpFetcher(Hub(settings.hub_endpoint, settings.hub_token).locate)
 
 
 def image_builder(settings: Settings) -> "ImageBuilder":

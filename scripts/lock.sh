@@ -30,7 +30,9 @@ lock_recipe() {
 }
 
 lock --universal pyproject.toml --output-file requirements/runtime.txt
-lock --universal --extra dev --constraint requirements/runtime.txt pyproject.toml \
+lock --universal --extra hub --constraint requirements/runtime.txt pyproject.toml \
+    --output-file requirements/hub.txt
+lock --universal --extra dev --constraint requirements/hub.txt pyproject.toml \
     --output-file requirements/dev.txt
 recipes=(containers/*/requirements.in)
 for recipe in $(grep -L '^-c ' "${recipes[@]}") $(grep -l '^-c ' "${recipes[@]}"); do

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -84,6 +85,7 @@ def _ports(settings: Settings) -> Iterator[preparation.PreparePorts]:
         yield preparation.PreparePorts(
             engine=engine,
             store=AssetStore(settings.assets),
+            fetcher=partial(wiring.fetcher, settings),
             clock=wiring.system_clock(),
             users=wiring.users(),
             say=lambda line: emit(line, to=Stream.ERR),

@@ -1,8 +1,9 @@
-"""Prepare: make a task's assets in a container of its own, and lock their digests.
+"""Prepare: fetch a task's assets, or make them in a container of its own, and lock their digests.
 
-The container sees the whole pack and nothing else. What it makes goes into the asset store,
-read-only. An asset without a lock gets one in ``task.yaml``; one that differs from its lock is
-refused, unless the operator asked for new locks. What is there and intact is not made again.
+The container sees the whole pack, the downloads that the script names, and nothing else. What is
+fetched or made goes into the asset store, read-only. An asset without a lock gets one in
+``task.yaml``; one that differs from its lock is refused, unless the operator asked for new locks.
+What is there and intact is not made again.
 """
 
 import dataclasses
@@ -10,7 +11,7 @@ import os
 import secrets
 import shlex
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -20,14 +21,18 @@ from orchestrator.domain.image import image_reference
 from orchestrator.domain.roles import Phase
 from orchestrator.domain.task import ScriptSource, merge
 from orchestrator.errors import AssetMismatchError, TaskPackError
-from orchestrator.evidence.tree import tree_digest
+from orchestrator.evidence.tree import manifest_of, tree_digest
+from orchestrator.phases.fetch import Downloads, is_as_published
 from orchestrator.ports import Clock, ContainerEngine
+from orchestrator.ports.fetching import Fetcher
 from orchestrator.sandbox import PHASE_LABEL, Users, container_spec
 from orchestrator.storage.assets import AssetStore, seal
 from orchestrator.storage.durable import make_folder, write_file
 from orchestrator.storage.located_yaml import Document, parse, set_in_mapping
 from orchestrator.storage.pack import Pack
 
+INPUTS = "/opt/downloads"
+"""Where a script finds what it names, each download in a folder of its name."""
 WALL = 3600.0
 """Seconds that one prepare script may take."""
 _IMAGE = "prepare-sklearn"
@@ -38,7 +43,10 @@ _TAIL = 4096
 
 @dataclass(frozen=True, slots=True)
 class PreparePlan:
-    """What to prepare. ``update`` makes everything again and replaces locks that differ."""
+    """What to prepare. ``update`` makes everything again and replaces locks that differ.
+
+    What was fetched and is what ``task.yaml`` says is not fetched again even then.
+    """
 
     pack: Pack
     update: bool = False
@@ -46,10 +54,11 @@ class PreparePlan:
 
 @dataclass(frozen=True, slots=True)
 class PreparePorts:
-    """What preparing needs from outside."""
+    """What preparing needs from outside; the fetcher is built where there is what to fetch."""
 
     engine: ContainerEngine
     store: AssetStore
+    fetcher: Callable[[], Fetcher]
     clock: Clock
     users: Users
     say: Callable[[str], None]
@@ -86,33 +95,44 @@ class _Tail:
 
 
 def run(plan: PreparePlan, ports: PreparePorts) -> tuple[Prepared, ...]:
-    """Make what is missing or damaged, and lock what has no lock.
+    """Fetch or make what is missing or damaged, and lock what has no lock.
 
     Raises:
-        TaskPackError: a script failed or did not make what the task promises.
-        AssetMismatchError: what was made differs from its lock; nothing was stored.
-        UsageError: the image is not there.
+        TaskPackError: a script failed or did not make what the task promises, or a file that is
+            to be fetched does not exist.
+        AssetMismatchError: what was made or fetched differs from its lock; nothing was stored.
+        UsageError: the image is not there, or a file is not open to this host.
+        InfrastructureError: a server cannot be reached; what came so far is kept.
     """
     with ports.store.exclusive():
-        done = [] if plan.update else _present(plan.pack, ports.store)
+        done = _present(plan, ports.store)
         todo = sorted(set(plan.pack.spec.assets) - {asset.asset for asset in done})
         if todo:
+            downloads = Downloads(ports.store.downloads, ports.fetcher, ports.say)
+            downloads.bring(plan.pack, todo)
             with ports.store.scratch() as scratch:
-                done += _make(plan, todo, scratch / "out", ports)
+                done += _make(plan, todo, scratch, downloads, ports)
     return tuple(sorted(done, key=lambda asset: asset.asset))
 
 
-def _make(plan: PreparePlan, todo: list[str], out: Path, ports: PreparePorts) -> list[Prepared]:
-    """Run the scripts that make ``todo``, compare with the locks, store, lock."""
-    pack = plan.pack
+def _make(
+    plan: PreparePlan, todo: list[str], scratch: Path, downloads: Downloads, ports: PreparePorts
+) -> list[Prepared]:
+    """Lay and make ``todo``, compare with the locks, store, lock."""
+    pack, out = plan.pack, scratch / "out"
     make_folder(out)
     _give(out, ports.users)
     sources = [pack.spec.assets[asset].source for asset in todo]
     for script in sorted({one.prepare for one in sources if isinstance(one, ScriptSource)}):
-        _run_script(pack, script, out, ports)
+        inputs = scratch / "inputs" / script
+        has_inputs = downloads.lay_inputs(pack, script, inputs)
+        _run_script(pack, script, (Mount(inputs, INPUTS),) if has_inputs else (), out, ports)
+    laid = downloads.lay_assets(pack, todo, out)
     made = {asset: _identify(pack, asset, out / asset) for asset in todo}
     if not plan.update:
         _refuse_mismatch(pack, made)
+    for file in laid:
+        file.unlink()  # before it is an asset, whose identity has its number of links in it
     for asset, digest in made.items():
         # One that is intact stays where it is: a running container may have it mounted.
         if not _is_intact(ports.store.folder(pack, asset, digest), digest):
@@ -124,27 +144,39 @@ def _make(plan: PreparePlan, todo: list[str], out: Path, ports: PreparePorts) ->
     ]
 
 
-def _present(pack: Pack, store: AssetStore) -> list[Prepared]:
+def _present(plan: PreparePlan, store: AssetStore) -> list[Prepared]:
+    """Find what need not be made: intact, and not asked for anew or not what a script makes."""
     found = []
-    for name, asset in pack.spec.assets.items():
+    for name, asset in plan.pack.spec.assets.items():
         if asset.digest is None:
             continue
-        folder = store.folder(pack, name, asset.digest)
-        if _is_intact(folder, asset.digest):
+        folder = store.folder(plan.pack, name, asset.digest)
+        if isinstance(asset.source, ScriptSource):
+            wanted = not plan.update
+        else:
+            wanted = folder.is_dir() and is_as_published(asset.source, _files(folder))
+        if wanted and _is_intact(folder, asset.digest):
             found.append(Prepared(name, asset.digest, folder, How.PRESENT))
     return found
+
+
+def _files(folder: Path) -> Iterator[tuple[str, str]]:
+    for entry in manifest_of(folder).entries:
+        yield os.fsdecode(entry.path), entry.sha256
 
 
 def _is_intact(folder: Path, digest: str) -> bool:
     return folder.is_dir() and tree_digest(folder) == digest
 
 
-def _run_script(pack: Pack, script: str, out: Path, ports: PreparePorts) -> None:
+def _run_script(
+    pack: Pack, script: str, inputs: tuple[Mount, ...], out: Path, ports: PreparePorts
+) -> None:
     """Run one script of the pack to its end."""
     ports.say(f"running {script} of {pack.spec.name}")
     output = _Tail()
     deadline = ports.clock.boottime_ns() + int(WALL * _NS)
-    container = ports.engine.create(_spec(pack, script, out, ports))
+    container = ports.engine.create(_spec(pack, script, inputs, out, ports))
     try:
         container.start(output)
         while (end := container.wait(_TICK)) is None:
@@ -160,7 +192,9 @@ def _run_script(pack: Pack, script: str, out: Path, ports: PreparePorts) -> None
         )
 
 
-def _spec(pack: Pack, script: str, out: Path, ports: PreparePorts) -> ContainerSpec:
+def _spec(
+    pack: Pack, script: str, inputs: tuple[Mount, ...], out: Path, ports: PreparePorts
+) -> ContainerSpec:
     resources = merge(pack.spec.defaults, pack.spec.prepare)
     image = image_reference(pack.spec.prepare.image or _IMAGE)
     ports.engine.image(image)
@@ -172,7 +206,7 @@ def _spec(pack: Pack, script: str, out: Path, ports: PreparePorts) -> ContainerS
         user=ports.users.agent,
         agent=ports.users.agent,
         resources=resources,
-        mounts=(Mount(pack.folder, "/opt/pack"), Mount(out, "/out", writable=True)),
+        mounts=(Mount(pack.folder, "/opt/pack"), *inputs, Mount(out, "/out", writable=True)),
         env={},
         labels={},
         workdir="/",

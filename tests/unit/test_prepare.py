@@ -9,12 +9,17 @@ from orchestrator.domain.container import ContainerSpec
 from orchestrator.errors import AssetMismatchError, TaskPackError, UsageError
 from orchestrator.evidence.tree import tree_digest
 from orchestrator.phases.prepare import How, PreparePlan, PreparePorts, run
+from orchestrator.ports.fetching import Fetcher
 from orchestrator.sandbox import Users
 from orchestrator.storage.assets import AssetStore, discard
 from orchestrator.storage.pack import load_pack
 from tests.unit.pack_help import make_pack
 
 FILES = {"models/start/w": b"w", "data/train/x": b"x", "data/final/x": b"y"}
+
+
+def _no_fetcher() -> Fetcher:
+    raise AssertionError("nothing is fetched for assets that scripts make")
 
 
 class Workshop:
@@ -28,7 +33,9 @@ class Workshop:
         self.specs: list[ContainerSpec] = []
         clock = FakeClock()
         self.engine = InMemoryEngine(self._script, images={image: {}}, clock=clock)
-        self.ports = PreparePorts(self.engine, self.store, clock, Users(), lambda _: None)
+        self.ports = PreparePorts(
+            self.engine, self.store, _no_fetcher, clock, Users(), lambda _: None
+        )
 
     def _script(self, inside: Inside) -> int:
         self.specs.append(inside.spec)
