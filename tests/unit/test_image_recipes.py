@@ -1,15 +1,17 @@
 """Recipes, their digests, and what the locks may and may not hold."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.image_builder import read_recipes
+from orchestrator.adapters.image_builder import Recipe, read_recipes
 from orchestrator.config import bundled
 from orchestrator.domain.image import image_reference
 
 ROOT = Path(__file__).parents[2]
+RECIPES = read_recipes(bundled("containers"))
 LOCKS = sorted([*ROOT.glob("requirements/*.txt"), *ROOT.glob("containers/*/requirements.lock")])
 
 
@@ -55,16 +57,78 @@ def test_a_digest_covers_names_contents_and_the_base(tmp_path: Path) -> None:
 
 
 def test_the_shipped_recipes_never_give_a_candidate_scikit_learn() -> None:
-    recipes = read_recipes(bundled("containers"))
-    candidates = recipes.keys() - {"debian", "prepare-sklearn"}
-    assert candidates == {"cpu-numpy", "torch-cpu", "hf-cpu"}
+    candidates = RECIPES.keys() - {"debian", "prepare-sklearn"}
+    assert candidates == {"cpu-numpy", "torch-cpu", "hf-cpu", "torch-cuda", "torch-cuda-deepspeed"}
     for name in candidates:
-        assert "scikit" not in (recipes[name].folder / "requirements.lock").read_text()
+        assert not [package for package in locked(RECIPES[name]) if "scikit" in package]
 
 
 def test_what_is_large_is_built_only_by_its_name() -> None:
-    recipes = read_recipes(bundled("containers")).values()
-    assert [recipe.name for recipe in recipes if recipe.by_name] == ["torch-cpu", "hf-cpu"]
+    by_name = {recipe.name for recipe in RECIPES.values() if recipe.by_name}
+    assert by_name == {name for name in RECIPES if re.match("torch|hf", name)}
+
+
+def locked(recipe: Recipe) -> dict[str, str]:
+    """Read the releases of a recipe's lock by their packages."""
+    path = recipe.folder / "requirements.lock"
+    text = path.read_text() if path.exists() else ""
+    return dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", text, re.MULTILINE))
+
+
+def with_what_it_builds_on(recipe: Recipe) -> dict[str, str]:
+    below = with_what_it_builds_on(RECIPES[recipe.parent]) if recipe.parent else {}
+    return below | locked(recipe)
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)
+def test_a_lock_holds_what_is_asked_for_and_nothing_of_the_image_below(recipe: Recipe) -> None:
+    asked = recipe.folder / "requirements.in"
+    assert asked.exists() == (recipe.folder / "requirements.lock").exists()
+    if not asked.exists():
+        return
+    assert f"-c ../{recipe.parent}/requirements.lock\n" in asked.read_text() or (
+        recipe.parent == "debian"
+    )
+    for line in asked.read_text().splitlines():
+        match = re.match(r"([a-z][a-z0-9-]*)(?:==(\S+))?$", line)
+        if match:
+            found = with_what_it_builds_on(recipe)[match.group(1)]
+            assert match.group(2) in {None, found}
+    assert recipe.parent is not None
+    assert not locked(recipe).keys() & with_what_it_builds_on(RECIPES[recipe.parent]).keys()
+
+
+@pytest.mark.parametrize("name", ["torch-cpu", "hf-cpu"])
+def test_an_image_for_cpus_takes_no_wheel_of_cuda(name: str) -> None:
+    packages = with_what_it_builds_on(RECIPES[name])
+    assert packages["torch"].endswith("+cpu")
+    assert not [package for package in packages if re.match("nvidia|cuda|triton", package)]
+
+
+def test_the_images_with_torch_agree_on_their_releases() -> None:
+    cpu = with_what_it_builds_on(RECIPES["hf-cpu"])
+    cuda = with_what_it_builds_on(RECIPES["torch-cuda"])
+    assert not cpu.keys() - cuda.keys()
+    assert not [p for p in cpu if cpu[p].removesuffix("+cpu") != cuda[p]]
+
+
+INSTRUCTIONS = {"FROM", "ARG", "COPY", "RUN", "ENV", "LABEL", "WORKDIR", "CMD"}
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)
+def test_a_dockerfile_is_instructions_whose_commands_are_shell(recipe: Recipe) -> None:
+    text = re.sub(r"(?m)^#.*\n", "", (recipe.folder / "Dockerfile").read_text())
+    for line in text.replace("\\\n", "").splitlines():
+        word, _, rest = line.partition(" ")
+        assert not line or word in INSTRUCTIONS, line
+        if word == "RUN":
+            subprocess.run(["bash", "-n", "-c", rest], check=True)
+        if word == "COPY":
+            sources = [part for part in rest.split()[:-1] if not part.startswith("--")]
+            assert all(
+                source == "wheels" or source.startswith("/") or (recipe.folder / source).exists()
+                for source in sources
+            ), line
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -78,4 +142,4 @@ def test_a_lock_pins_every_release_by_hash_and_names_no_host(lock: Path) -> None
 
 
 def test_there_are_locks_to_check() -> None:
-    assert len(LOCKS) == 6
+    assert len(LOCKS) >= 8
