@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,7 +54,12 @@ def store(
     """The task's assets, made afresh; a digest that is not the locked one is refused here."""
     store = AssetStore(tmp_path_factory.mktemp("assets ü:1"))
     ports = prepare.PreparePorts(
-        engine, store, wiring.system_clock(), wiring.users(), lambda _: None
+        engine=engine,
+        store=store,
+        fetcher=partial(wiring.fetcher, Settings.from_environment({})),
+        clock=wiring.system_clock(),
+        users=wiring.users(),
+        say=lambda _: None,
     )
     done = prepare.run(prepare.PreparePlan(pack), ports)
     assert {asset.how for asset in done} == {prepare.How.MADE}
