@@ -1,35 +1,47 @@
-"""Judge whether a checkpoint of a causal language model is whole and shaped like the anchor.
+"""Judge whether a checkpoint of a causal language model is whole, like the anchor, and runs.
 
-Runs in the validate container and needs nothing but Python. It reads the files that
-``save_pretrained`` writes - ``config.json`` and ``model.safetensors``, or shards and
-``model.safetensors.index.json`` - in /ckpt and in the anchor ($ORCH_ANCHOR), and writes
+Runs in the validate container, in two steps. The first needs nothing but Python: it reads the files
+that ``save_pretrained`` writes - ``config.json`` and ``model.safetensors``, or shards and
+``model.safetensors.index.json`` - in /ckpt and in the anchor ($ORCH_ANCHOR), without loading them.
+The second needs torch and transformers: it loads the tensors into the model that the *anchor's*
+configuration describes, on a GPU where there is one, and runs it once. Then it writes
 /out/validation.json::
 
     {"valid": bool, "reason": "<slug>", "detail": str, "arrays": n, "parameters": n}
 
 Exit status 0 for either verdict; anything else is a crash of this program or of the machine.
-Nothing is loaded: headers are parsed as strict JSON, tensors are streamed once for NaN and
-infinities, pickles are never opened. What a checkpoint brings beside its tensors (tokenizer, code,
-``auto_map``) is used by nobody; for a valid one ``detail`` names such code.
-
-File format: https://github.com/huggingface/safetensors, "Format".
+An anchor that holds a configuration but no weights is one that a task trains from nothing: names
+and shapes are then the configuration's. Pickles are never opened. What a checkpoint brings beside
+its tensors (configuration, tokenizer, code, ``auto_map``) is used by nobody; for a valid one
+``detail`` names such code.
 """
 
-import json
-import math
-import os
 import re
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MAX_HEADER = 4 * 1024**2
+from weight_files import (
+    FLOATS,
+    Invalid,
+    Places,
+    Tensor,
+    check_finite,
+    header,
+    leave_own_folder,
+    listed,
+    may_be_nonfinite,
+    small_file,
+    strict_json,
+    write_verdict,
+)
+
 MAX_INDEX = 4 * 1024**2
 MAX_CONFIG = 1024**2
-MAX_FILES = 10_000
-MAX_DIMENSIONS = 16
-CHUNK = 4 * 1024**2
+MAX_PROMPT = 8
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -38,43 +50,12 @@ _PICKLES = frozenset({".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pt
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.safetensors")
 _SAME = ("architectures", "model_type", "num_hidden_layers", "hidden_size", "vocab_size")
 _CODE = ("auto_map", "trust_remote_code")
-
-Bits = tuple[tuple[int, int], ...]
-"""Bytes of a number (from the lowest) and the bits in them that are all set in NaN and infinity."""
-
-_FLOATS: dict[str, tuple[int, Bits]] = {
-    "F64": (8, ((7, 0x7F), (6, 0xF0))),
-    "F32": (4, ((3, 0x7F), (2, 0x80))),
-    "F16": (2, ((1, 0x7C),)),
-    "BF16": (2, ((1, 0x7F), (0, 0x80))),
+_TOLD = {
+    "missing_keys": "missing_tensor",
+    "unexpected_keys": "unexpected_tensor",
+    "mismatched_keys": "shape_mismatch",
 }
-_OTHERS: dict[str, tuple[int, Bits]] = {
-    "F8_E5M2": (1, ((0, 0x7C),)),
-    "F8_E4M3": (1, ((0, 0x7F),)),
-    **dict.fromkeys(("I64", "U64"), (8, ())),
-    **dict.fromkeys(("I32", "U32"), (4, ())),
-    **dict.fromkeys(("I16", "U16"), (2, ())),
-    **dict.fromkeys(("I8", "U8", "BOOL"), (1, ())),
-}
-_DTYPES = {**_FLOATS, **_OTHERS}
-
-
-class Invalid(Exception):  # noqa: N818 - a verdict, not an error
-    """The checkpoint is not acceptable: ``reason`` is a slug, ``detail`` says where."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
-
-
-class Tensor(NamedTuple):
-    """What a header promises; ``start`` and ``end`` are offsets in the file."""
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    end: int
+"""What loading reports of names, and what that makes of a checkpoint."""
 
 
 class Model(NamedTuple):
@@ -87,107 +68,6 @@ class Model(NamedTuple):
     def tied(self) -> bool | None:
         """Whether the head is the embedding; None where the configuration does not say."""
         return self.config.get("tie_word_embeddings")
-
-
-def strict_json(data: bytes, name: str, reason: str) -> dict[str, Any]:
-    """Parse a JSON object in which no key is given twice and every number is finite."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise ValueError("a key is given twice")
-        return found
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no JSON")
-
-    try:
-        found = json.loads(data.decode(), object_pairs_hook=once, parse_constant=refuse)
-    except (ValueError, RecursionError) as damage:
-        raise Invalid(reason, f"{name}: {damage}") from damage
-    if not isinstance(found, dict):
-        raise Invalid(reason, f"{name}: not an object")
-    return found
-
-
-def small_file(path: Path, limit: int, reason: str) -> bytes:
-    """Read a file that must not be larger than ``limit`` bytes."""
-    with path.open("rb") as stream:
-        data = stream.read(limit + 1)
-    if len(data) > limit:
-        raise Invalid(reason, f"{path.name}: over {limit} bytes")
-    return data
-
-
-def listed(root: Path) -> dict[str, Path]:
-    """List the regular files of a folder; links, special files and pickles are refused."""
-    found: dict[str, Path] = {}
-    for folder, folders, names in os.walk(root):
-        for name in (*folders, *names):
-            path = Path(folder, name)
-            shown = str(path.relative_to(root))
-            if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                raise Invalid("unexpected_file", f"{shown}: not a regular file")
-            if path.is_file():
-                found[shown] = path
-            if len(found) > MAX_FILES:
-                raise Invalid("unexpected_file", f"more than {MAX_FILES} files")
-    for shown in sorted(found):
-        if Path(shown).suffix.lower() in _PICKLES:
-            raise Invalid("pickle_refused", f"{shown}: only safetensors are read")
-    return found
-
-
-def header(path: Path) -> dict[str, Tensor]:
-    """Read what tensors a file holds and check that they fill it exactly."""
-    name = path.name
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        start = stream.read(8)
-        length = int.from_bytes(start, "little")
-        if len(start) < 8 or length > size - 8:  # noqa: PLR2004 - the length's own bytes
-            raise Invalid("corrupt_file", f"{name}: truncated, {size} bytes")
-        if length > MAX_HEADER:
-            raise Invalid("corrupt_file", f"{name}: header of {length} bytes")
-        described = strict_json(stream.read(length), f"{name}: header", "corrupt_file")
-    metadata = described.pop("__metadata__", {})
-    if not isinstance(metadata, dict):
-        raise Invalid("corrupt_file", f"{name}: __metadata__ is no object")
-    data = 8 + length
-    tensors = {tensor: _tensor(path, data, tensor, row) for tensor, row in described.items()}
-    end = data
-    for tensor, found in sorted(tensors.items(), key=lambda item: item[1][3:]):
-        if found.start != end:
-            raise Invalid("corrupt_file", f"{name}: {tensor}: a gap or an overlap before it")
-        end = found.end
-    if end != size:
-        what = "truncated" if end > size else "bytes after the last tensor"
-        raise Invalid("corrupt_file", f"{name}: {what}, {size} bytes where {end} are described")
-    return tensors
-
-
-def _tensor(path: Path, data: int, name: str, row: Any) -> Tensor:
-    def broken(what: str) -> Invalid:
-        return Invalid("corrupt_file", f"{path.name}: {name}: {what}")
-
-    if not isinstance(row, dict) or row.keys() != {"dtype", "shape", "data_offsets"}:
-        raise broken("not a description of a tensor")
-    dtype, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise broken(f"dtype {dtype}")
-    if not _counts(shape) or len(shape) > MAX_DIMENSIONS:
-        raise broken("broken shape")
-    if not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:  # noqa: PLR2004
-        raise broken("broken data_offsets")
-    start, end = offsets
-    if end - start != math.prod(shape) * _DTYPES[dtype][0]:
-        raise broken(f"{end - start} bytes for {dtype} {shape}")
-    return Tensor(path, dtype, tuple(shape), data + start, data + end)
-
-
-def _counts(value: Any) -> bool:
-    """Tell whether a value is a list of whole numbers as large as a file can be."""
-    return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**63 for n in value)
 
 
 def weights(files: dict[str, Path]) -> dict[str, Tensor]:
@@ -233,10 +113,14 @@ def _only(files: dict[str, Path], wanted: set[str]) -> None:
             raise Invalid("unexpected_file", f"{shown}: weights that nothing names")
 
 
-def read_model(root: Path) -> Model:
+def read_model(root: Path, *, may_lack_weights: bool = False) -> Model:
     """Read a model's configuration and headers."""
     files = listed(root)
-    tensors = weights(files)
+    for shown in files:
+        if Path(shown).suffix.lower() in _PICKLES:
+            raise Invalid("pickle_refused", f"{shown}: only safetensors are read")
+    described = may_lack_weights and not {SINGLE, INDEX} & files.keys()
+    tensors = {} if described else weights(files)
     if CONFIG not in files:
         raise Invalid("bad_config", f"{CONFIG}: missing")
     data = small_file(files[CONFIG], MAX_CONFIG, "bad_config")
@@ -253,6 +137,15 @@ def compare(found: Model, anchor: Model) -> None:
             raise Invalid("bad_config", f"{CONFIG}: {key} is not the anchor's")
     if None not in {found.tied, anchor.tied} and found.tied != anchor.tied:
         raise Invalid("bad_config", f"{CONFIG}: tie_word_embeddings is not the anchor's")
+    if anchor.tensors:
+        _compare_tensors(found, anchor)
+        return
+    for name, tensor in found.tensors.items():
+        if tensor.dtype not in FLOATS:
+            raise Invalid("dtype_mismatch", f"{name}: {tensor.dtype} is no float")
+
+
+def _compare_tensors(found: Model, anchor: Model) -> None:
     wanted, given = dict(anchor.tensors), dict(found.tensors)
     if anchor.tied or (anchor.tied is None and HEAD not in wanted):
         _untie(wanted, anchor.tensors)
@@ -267,7 +160,7 @@ def compare(found: Model, anchor: Model) -> None:
             detail = f"{name}: {list(tensor.shape)}, the anchor has {list(other.shape)}"
             raise Invalid("shape_mismatch", detail)
         # A float may be kept in more or fewer bits: a loader converts it.
-        if tensor.dtype != other.dtype and not {tensor.dtype, other.dtype} <= _FLOATS.keys():
+        if tensor.dtype != other.dtype and not {tensor.dtype, other.dtype} <= FLOATS.keys():
             detail = f"{name}: {tensor.dtype}, the anchor has {other.dtype}"
             raise Invalid("dtype_mismatch", detail)
 
@@ -279,27 +172,6 @@ def _untie(tensors: dict[str, Tensor], all_of: dict[str, Tensor]) -> None:
         raise Invalid("tied_weights", f"{HEAD}: tied to {EMBEDDING}, and of another shape")
 
 
-def check_finite(name: str, tensor: Tensor) -> None:
-    """Stream a tensor's bytes and refuse NaN and infinities."""
-    size, bits = _DTYPES[tensor.dtype]
-    if not bits:
-        return
-    tables = [bytes(int(byte & mask == mask) for byte in range(256)) for _, mask in bits]
-    for chunk in _chunks(tensor):
-        marks = -1
-        for (at, _), table in zip(bits, tables, strict=True):
-            marks &= int.from_bytes(chunk[at::size].translate(table), "little")
-        if marks:
-            raise Invalid("nonfinite", f"{tensor.file.name}: {name}: holds NaN or an infinity")
-
-
-def _chunks(tensor: Tensor) -> Iterator[bytes]:
-    with tensor.file.open("rb") as stream:
-        stream.seek(tensor.start)
-        for at in range(tensor.start, tensor.end, CHUNK):
-            yield stream.read(min(CHUNK, tensor.end - at))
-
-
 def code_in(root: Path, config: dict[str, Any]) -> str:
     """Name what of a checkpoint wants to be run; nobody runs it."""
     asked = [f"{CONFIG} {key}" for key in _CODE if key in config]
@@ -307,32 +179,85 @@ def code_in(root: Path, config: dict[str, Any]) -> str:
     return f"ignored: {', '.join(asked + brought)}" if asked or brought else ""
 
 
-def main() -> None:
-    """Write the verdict."""
-    checkpoint = Path(os.environ.get("ORCH_CHECKPOINT_DIR", "/ckpt"))
-    out = Path(os.environ.get("OUTPUT_DIR", "/out"))
+def load_model(checkpoint: Path, anchor: Path, found: Model) -> None:
+    """Load the tensors by the anchor's configuration and run the model once.
+
+    Raises:
+        Invalid: what is loaded is not the model that the configuration describes, or does not run.
+        ImportError: torch or transformers is not in this image.
+    """
+    leave_own_folder()
+    import torch  # noqa: PLC0415 - the first step does without
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        # Only this of the two folders is there to be read, whatever else they hold.
+        Path(folder, CONFIG).symlink_to(anchor / CONFIG)
+        for name in {INDEX, *(tensor.file.name for tensor in found.tensors.values())}:
+            if (checkpoint / name).is_file():
+                Path(folder, name).symlink_to(checkpoint / name)
+        model, told = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype="auto",
+            ignore_mismatched_sizes=True,
+            local_files_only=True,
+            output_loading_info=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
+    for key, reason in _TOLD.items():
+        for name in sorted(map(str, told.get(key) or ())):
+            raise Invalid(reason, f"{name}: by the anchor's configuration, when loaded")
+    _check_loaded(model, found)
+    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    prompt = torch.arange(min(MAX_PROMPT, vocabulary), device=model.device).unsqueeze(0)
+    with torch.inference_mode():
+        logits = model(input_ids=prompt, use_cache=False).logits
+    if not may_be_nonfinite() and not bool(torch.isfinite(logits).all()):
+        raise Invalid("nonfinite", f"its output for {prompt.shape[1]} tokens")
+
+
+def _check_loaded(model: Any, found: Model) -> None:
+    """Hold the loaded model against its own configuration and the files it came from."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    tied = head is not None and head.weight is embedding.weight
+    wanted = bool(model.config.get_text_config().tie_word_embeddings)
+    if head is not None and tied != wanted:
+        says = "is not" if wanted else "is"
+        raise Invalid("tied_weights", f"{HEAD} {says} {EMBEDDING}, and {CONFIG} says otherwise")
+    given = sum(prod(tensor.shape) for tensor in found.tensors.values())
+    loaded = sum(parameter.numel() for parameter in model.parameters())
+    if loaded > given:
+        raise Invalid("missing_tensor", f"{loaded} parameters, and the files hold {given}")
+
+
+def main(load: Callable[[Path, Path, Model], None] = load_model) -> None:
+    """Write the verdict; ``load`` is the second step."""
+    places = Places.from_environment()
+    if places.anchor is None:
+        sys.exit("the task has no anchor, so there is no configuration to load by")
     try:
-        anchor = read_model(Path(os.environ["ORCH_ANCHOR"]))
+        anchor = read_model(places.anchor, may_lack_weights=True)
     except Invalid as fault:
         sys.exit(f"the anchor is not usable: {fault.reason}: {fault}")
-    reason = ""
     try:
-        found = read_model(checkpoint)
+        found = read_model(places.checkpoint)
         compare(found, anchor)
-        if os.environ.get("ORCH_ALLOW_NONFINITE") != "1":
+        if not may_be_nonfinite():
             for name, tensor in found.tensors.items():
                 check_finite(name, tensor)
-        detail = code_in(checkpoint, found.config)
+        load(places.checkpoint, places.anchor, found)
     except Invalid as verdict:
-        reason, detail = verdict.reason, str(verdict)
-    record = {
-        "valid": not reason,
-        "reason": reason,
-        "detail": detail[:500].encode("ascii", "backslashreplace").decode(),
-        "arrays": len(anchor.tensors),
-        "parameters": sum(math.prod(tensor.shape) for tensor in anchor.tensors.values()),
-    }
-    (out / "validation.json").write_text(json.dumps(record) + "\n", encoding="ascii")
+        write_verdict(places.out, reason=verdict.reason, detail=str(verdict))
+        return
+    write_verdict(
+        places.out,
+        detail=code_in(places.checkpoint, found.config),
+        arrays=len(found.tensors),
+        parameters=sum(prod(tensor.shape) for tensor in found.tensors.values()),
+    )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Reading the file, with the line of every fault, is ``storage.pack``; this module
 valid one holds. Durations are seconds and sizes bytes once parsed.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
@@ -314,12 +315,25 @@ class BuiltinValidator(StrEnum):
     """Validators that come with orch."""
 
     NUMPY = "numpy"
+    TORCH_STATE = "torch-state"
     HF_CAUSAL_LM = "hf-causal-lm"
 
     @property
     def file(self) -> str:
         """Its file in the harness's ``validators`` folder."""
         return self.value.replace("-", "_") + ".py"
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The Python packages that the image it runs in must have."""
+        return _PACKAGES[self]
+
+
+_PACKAGES: Mapping[BuiltinValidator, tuple[str, ...]] = {
+    BuiltinValidator.NUMPY: ("numpy",),
+    BuiltinValidator.TORCH_STATE: ("torch",),
+    BuiltinValidator.HF_CAUSAL_LM: ("torch", "transformers"),
+}
 
 
 class ValidateSpec(PhaseOverride):

@@ -4,13 +4,15 @@ The text and the folder first; then, as far as they are there, the locks, the im
 of the final and reference roles against everything a candidate can see.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from orchestrator.domain.image import image_reference
 from orchestrator.domain.roles import VISIBLE_ROLES, DataRole, Phase
-from orchestrator.domain.task import Asset
+from orchestrator.domain.task import Asset, BuiltinValidator
 from orchestrator.errors import AssetMismatchError, EngineUnavailableError, UsageError
 from orchestrator.evidence.overlap import HiddenAsset, Overlap, RowIndex
 from orchestrator.evidence.tree import tree_digest
@@ -18,6 +20,7 @@ from orchestrator.ports import ContainerEngine
 from orchestrator.storage.assets import AssetStore
 from orchestrator.storage.pack import Fault, Pack, Severity, examine
 
+_PYTHON_PACKAGE = re.compile(r"(?:^|/)(?:dist|site)-packages/([a-z0-9_]+)/__init__\.py$")
 _CANDIDATE_PHASES = (Phase.EXPLORE, Phase.REPLAY, Phase.VALIDATE)
 _SEEN = frozenset[DataRole]().union(*(VISIBLE_ROLES[phase] for phase in _CANDIDATE_PHASES))
 
@@ -103,17 +106,41 @@ def _images(pack: Pack, index: RowIndex, engine: ContainerEngine) -> Iterator[Fa
     for name, phase in phases.items():
         loc = (phase.value, "image")
         where = loc if loc in pack.document.nodes else ("defaults", "image")
+        lacking = _needed(pack, name)
         try:
             reference = image_reference(name)
             engine.image(reference)
-            for hit in index.in_image(name, engine.image_files(reference)):
+            files = _notice(engine.image_files(reference), lacking)
+            for hit in index.in_image(name, files):
                 yield _overlap(pack, hit, *where)
+            if lacking:
+                message = f"lacks what the validator needs: {', '.join(sorted(lacking))}"
+                yield pack.fault(*where, message=message)
         except UsageError as missing:
             message = f"{missing} ({missing.remedy})"
             yield pack.fault(*where, message=message, severity=Severity.WARNING)
         except EngineUnavailableError as down:
             message = f"the image was not looked into: {down}"
             yield pack.fault(*where, message=message, severity=Severity.WARNING)
+
+
+def _needed(pack: Pack, image: str) -> set[str]:
+    """Name the Python packages that an image must have for the validator that comes with orch."""
+    validator = pack.spec.validate_.validator
+    if pack.spec.resources(Phase.VALIDATE).image != image:
+        return set()
+    return set(validator.packages) if isinstance(validator, BuiltinValidator) else set()
+
+
+def _notice(
+    files: Iterator[tuple[str, IO[bytes]]], lacking: set[str]
+) -> Iterator[tuple[str, IO[bytes]]]:
+    """Pass an image's files on, and take out of ``lacking`` the packages that go by."""
+    for name, content in files:
+        package = _PYTHON_PACKAGE.search(name)
+        if package:
+            lacking.discard(package.group(1))
+        yield name, content
 
 
 def _overlap(pack: Pack, hit: Overlap, *where: str) -> Fault:

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import struct
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,7 +29,9 @@ def _load() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path, str(path.parent)])
+        spec.loader.exec_module(module)
     return module
 
 
@@ -66,7 +69,7 @@ def _verdict(place: Path, files: dict[str, bytes]) -> ValidatorOutput:
         patch.setenv("ORCH_CHECKPOINT_DIR", str(place / "ckpt"))
         patch.setenv("ORCH_ANCHOR", str(place / "anchor"))
         patch.setenv("OUTPUT_DIR", str(place / "out"))
-        validator.main()
+        validator.main(load=lambda *_: None)
     found = ValidatorOutput.model_validate_json((place / "out/validation.json").read_bytes())
     assert found.valid == (not found.reason)
     return found

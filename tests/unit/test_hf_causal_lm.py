@@ -1,4 +1,4 @@
-"""The built-in validator for causal language models, run as the container runs it."""
+"""The first step of the validator for causal language models, which loads nothing."""
 
 import json
 import math
@@ -18,6 +18,12 @@ from orchestrator.config import bundled
 from orchestrator.domain.task import BuiltinValidator
 
 VALIDATOR = bundled("harness") / "validators" / BuiltinValidator.HF_CAUSAL_LM.file
+STRUCTURE = f"""
+import sys
+sys.path.append({str(VALIDATOR.parent)!r})
+import {VALIDATOR.stem} as validator
+validator.main(load=lambda *_: None)
+"""
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -95,7 +101,7 @@ def validate(tmp_path: Path, checkpoint: Path, **env: str) -> dict[str, Any]:
     out.mkdir(exist_ok=True)
     places = {"ORCH_CHECKPOINT_DIR": checkpoint, "OUTPUT_DIR": out, "ORCH_ANCHOR": anchor}
     subprocess.run(
-        [sys.executable, VALIDATOR],
+        [sys.executable, "-c", STRUCTURE],
         env={"PATH": os.environ["PATH"], **{k: str(v) for k, v in places.items()}, **env},
         check=True,
         timeout=60,

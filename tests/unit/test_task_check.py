@@ -17,6 +17,7 @@ from tests.unit.pack_help import TASK, line_of, make_pack
 
 RNG = np.random.default_rng(3)
 TRAIN, FINAL = (RNG.integers(0, 17, (5, 64)) / 16.0 for _ in range(2))
+NUMPY = "/usr/local/lib/python3.11/dist-packages/numpy/__init__.py"
 WEIGHTS = RNG.normal(size=(4, 9))
 
 
@@ -47,7 +48,7 @@ class Bench:
             assert document is not None
             self.text = set_in_mapping(document, ("assets", name), "digest", digest)
         self.task.write_text(self.text)
-        self.images: dict[str, Mapping[str, bytes]] = {"orch/cpu-numpy:1": {}}
+        self.images: dict[str, Mapping[str, bytes]] = {"orch/cpu-numpy:1": {NUMPY: b""}}
 
     def engine(self) -> InMemoryEngine:
         return InMemoryEngine(images=self.images, clock=FakeClock())
@@ -76,10 +77,35 @@ def test_a_declared_overlap_is_no_fault(tmp_path: Path) -> None:
     assert not bench.check()
 
 
+@pytest.mark.parametrize(
+    ("validator", "held", "lacks"),
+    [
+        ("hf-causal-lm", ["numpy", "torch"], "transformers"),
+        ("hf-causal-lm", [], "torch, transformers"),
+        ("torch-state", ["torch/nn", "torchvision"], "torch"),
+        ("hf-causal-lm", ["torch", "transformers"], None),
+        ("torch-state", ["torch"], None),
+    ],
+)
+def test_an_image_without_what_the_validator_needs_is_an_error(
+    tmp_path: Path, validator: str, held: list[str], lacks: str | None
+) -> None:
+    bench = Bench(tmp_path)
+    phase = f"validate: {{image: hf-cpu, validator: {validator}}}"
+    bench.task.write_text(f"{bench.text}\n{phase}\n")
+    bench.images["orch/hf-cpu:1"] = {
+        f"/usr/lib/python3/site-packages/{name}/__init__.py": b"" for name in held
+    }
+    faults = bench.check()
+    assert [fault.where for fault in faults] == ["validate.image"] * bool(lacks)
+    assert not lacks or faults[0].message == f"lacks what the validator needs: {lacks}"
+    assert all(fault.severity is Severity.ERROR for fault in faults)
+
+
 def test_final_rows_in_a_candidates_image_are_an_error(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     rows = "\n".join(",".join(map(str, [*row, label])) for label, row in enumerate(FINAL * 16))
-    bench.images["orch/cpu-numpy:1"] = {"/usr/lib/sklearn/digits.csv": rows.encode()}
+    bench.images["orch/cpu-numpy:1"] = {NUMPY: b"", "/usr/lib/sklearn/digits.csv": rows.encode()}
     (fault,) = bench.check()
     assert fault.severity is Severity.ERROR
     assert "5 rows of data/final are in image cpu-numpy, /usr/lib/sklearn" in fault.message
