@@ -80,9 +80,9 @@ def check_archive(path: Path, name: str) -> None:
 
 def unpickled(path: Path, name: str) -> dict[str, Any]:
     """Load a file without executing what it holds; return its tensors by their path in it."""
-    import torch  # noqa: PLC0415 - safetensors do without
-
     check_archive(path, name)
+    import torch  # noqa: PLC0415 - what is no archive, and safetensors, do without
+
     try:
         root = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as refused:

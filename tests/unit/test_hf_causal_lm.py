@@ -4,7 +4,6 @@ import json
 import math
 import os
 import pickle
-import resource
 import struct
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 
 from orchestrator.config import bundled
 from orchestrator.domain.task import BuiltinValidator
+from tests.unit.weights_help import SIZES, Payload, Tensors, bounded, safetensors, tensor
 
 VALIDATOR = bundled("harness") / "validators" / BuiltinValidator.HF_CAUSAL_LM.file
 STRUCTURE = f"""
@@ -37,28 +37,7 @@ EMBEDDING, HEAD, LAYER = (
     "lm_head.weight",
     "model.layers.0.mlp.up_proj.weight",
 )
-SIZES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "F8_E4M3": 1, "F8_E5M2": 1}
-Tensors = Mapping[str, tuple[str, list[int], bytes]]
-
-
-def tensor(dtype: str, *shape: int, data: bytes | None = None) -> tuple[str, list[int], bytes]:
-    """Describe a tensor; by default all zero."""
-    return dtype, list(shape), bytes(math.prod(shape) * SIZES[dtype]) if data is None else data
-
-
 WEIGHTS: Tensors = {EMBEDDING: tensor("BF16", 6, 4), LAYER: tensor("BF16", 8, 4)}
-
-
-def safetensors(tensors: Tensors) -> bytes:
-    """Write the file format by hand."""
-    described: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    data = b""
-    for name, (dtype, shape, content) in tensors.items():
-        offsets = [len(data), len(data) + len(content)]
-        described[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
-        data += content
-    head = json.dumps(described).encode()
-    return struct.pack("<Q", len(head)) + head + data
 
 
 def save(folder: Path, tensors: Tensors = WEIGHTS, **config: Any) -> Path:
@@ -87,11 +66,6 @@ TWO = {
 }
 
 
-def _bounded() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (200 * 1024**2,) * 2)
-    resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
-
-
 def validate(tmp_path: Path, checkpoint: Path, **env: str) -> dict[str, Any]:
     """Run the validator in 200 MB and 5 s of processor time."""
     anchor = tmp_path / "anchor"
@@ -105,7 +79,7 @@ def validate(tmp_path: Path, checkpoint: Path, **env: str) -> dict[str, Any]:
         env={"PATH": os.environ["PATH"], **{k: str(v) for k, v in places.items()}, **env},
         check=True,
         timeout=60,
-        preexec_fn=_bounded,
+        preexec_fn=bounded,
     )
     verdict: dict[str, Any] = json.loads((out / "validation.json").read_text())
     return verdict
@@ -213,19 +187,11 @@ def test_CK_15_a_link_inside_a_checkpoint_is_not_followed(tmp_path: Path) -> Non
     assert reason(tmp_path, checkpoint) == "unexpected_file"
 
 
-class _Payload:
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.target,)
-
-
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "x.pt", "deep/y.PKL", "optimizer.pth"])
 def test_CK_18_a_pickle_is_refused_and_never_opened(tmp_path: Path, name: str) -> None:
     checkpoint = save(tmp_path / "c")
     (checkpoint / name).parent.mkdir(exist_ok=True)
-    (checkpoint / name).write_bytes(pickle.dumps(_Payload(tmp_path / "pwned")))
+    (checkpoint / name).write_bytes(pickle.dumps(Payload(tmp_path / "pwned")))
     (checkpoint / name).chmod(0)
     verdict = validate(tmp_path, checkpoint)
     assert verdict["reason"] == "pickle_refused"
@@ -390,3 +356,41 @@ def test_an_anchor_that_is_broken_is_no_verdict(tmp_path: Path) -> None:
     (anchor / "model.safetensors").write_bytes(WHOLE[:-1])
     with pytest.raises(subprocess.CalledProcessError):
         validate(tmp_path, save(tmp_path / "c"))
+
+
+def test_an_anchor_of_a_configuration_alone_leaves_names_and_shapes_to_the_loading(
+    tmp_path: Path,
+) -> None:
+    anchor = save(tmp_path / "anchor")
+    (anchor / "model.safetensors").unlink()
+    other = {"model.other": tensor("F32", 3)}
+    assert reason(tmp_path, save(tmp_path / "c", other)) == ""
+    assert reason(tmp_path, save(tmp_path / "d", hidden_size=5)) == "bad_config"
+    whole = {"model.other": tensor("I64", 3)}
+    assert reason(tmp_path, save(tmp_path / "e", whole)) == "dtype_mismatch"
+
+
+def test_without_torch_a_whole_checkpoint_gets_no_verdict_and_a_broken_one_does(
+    tmp_path: Path,
+) -> None:
+    anchor, out = save(tmp_path / "anchor"), tmp_path / "out"
+    out.mkdir()
+
+    def run(checkpoint: Path) -> subprocess.CompletedProcess[str]:
+        places = {"ORCH_CHECKPOINT_DIR": checkpoint, "OUTPUT_DIR": out, "ORCH_ANCHOR": anchor}
+        return subprocess.run(
+            [sys.executable, "-S", VALIDATOR],
+            env={name: str(path) for name, path in places.items()},
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    crashed = run(anchor)
+    assert crashed.returncode == 1
+    assert crashed.stderr.endswith("No module named 'torch'\n")
+    assert not list(out.iterdir())
+    (tmp_path / "empty").mkdir()
+    assert run(tmp_path / "empty").returncode == 0
+    assert json.loads((out / "validation.json").read_text())["reason"] == "missing_weights"
