@@ -1,5 +1,6 @@
 """``orch task``: list the bundled tasks, check a pack, make its assets."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from orchestrator.phases import prepare as preparation
 from orchestrator.phases import task_check
 from orchestrator.storage.assets import AssetStore
 from orchestrator.storage.pack import Severity, bundled_name, bundled_packs, load_pack
+from orchestrator.storage.starter import start_pack
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -46,6 +48,19 @@ def root(context: typer.Context, *, json: Json = False) -> None:
 
 
 @app.command()
+def new(
+    folder: Annotated[
+        Path, typer.Argument(metavar="NAME", help="The folder to make; its name is the task's.")
+    ],
+) -> None:
+    """Make a small pack that runs end to end, to be changed into a task of your own."""
+    start_pack(folder)
+    shown = shlex.quote(str(folder))
+    emit(f"{folder} is a whole task; each of its files says what it is for. Next:")
+    emit(f"  orch task prepare {shown}\n  orch task check {shown}\n  orch explore {shown}")
+
+
+@app.command()
 def check(context: typer.Context, task: Pack, *, json: Json = False) -> Exit:
     """Find every fault of a task pack, each with its line. Exit 65 if one is an error."""
     settings = invocation(context).settings
@@ -67,11 +82,16 @@ def prepare(
     update: Annotated[
         bool, typer.Option("--update", help="Make everything again and lock what comes out.")
     ] = False,
+    given: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="DIR", help="Where the assets lie that you bring yourself."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Make a task's assets in a container of their own and lock their digests."""
+    """Make, fetch or take over a task's assets, and lock their digests."""
+    plan = preparation.PreparePlan(load_pack(task), update=update, given=given)
     with _ports(invocation(context).settings) as ports:
-        done = preparation.run(preparation.PreparePlan(load_pack(task), update=update), ports)
+        done = preparation.run(plan, ports)
     if json:
         emit_json([{**asdict(asset), "folder": str(asset.folder)} for asset in done])
         return

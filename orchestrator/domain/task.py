@@ -158,9 +158,15 @@ class UrlSource(Strict):
 
 
 class LocalSource(Strict):
-    """What the operator has already, by its path in a folder named when assets are prepared."""
+    """What the operator has already, by its path in a folder named when assets are prepared.
+
+    ``sha256`` is what it is published as: that of the file, or, of a folder, that of the compact
+    JSON list of its files, ``{path, sha256, size_bytes}`` each, in the order of their paths' parts;
+    after AI4AI-Bench v1.5.
+    """
 
     local: FilePath
+    sha256: Sha256 | None = None
 
 
 _SOURCES = {"prepare": ScriptSource, "hub": HubSource, "urls": UrlSource, "local": LocalSource}

@@ -127,7 +127,7 @@ def _sources(pack: Pack, assets: Sequence[str]) -> Iterator[tuple[Loc, Published
         source = pack.spec.assets[asset].source
         if isinstance(source, ScriptSource):
             scripts.add(source.prepare)
-        else:
+        elif isinstance(source, Published):
             yield ("assets", asset, "source", *_files_key(source)), source
     for name in sorted({name for script in scripts for name in inputs_of(pack, script)}):
         download = pack.spec.downloads[name]

@@ -19,9 +19,10 @@ from pathlib import Path
 from orchestrator.domain.container import ContainerSpec, Mount
 from orchestrator.domain.image import image_reference
 from orchestrator.domain.roles import Phase
-from orchestrator.domain.task import ScriptSource, merge
+from orchestrator.domain.task import LocalSource, ScriptSource, merge
 from orchestrator.errors import AssetMismatchError, TaskPackError
 from orchestrator.evidence.tree import manifest_of, tree_digest
+from orchestrator.phases.bring import lay_local, require_given
 from orchestrator.phases.fetch import Downloads, is_as_published
 from orchestrator.ports import Clock, ContainerEngine
 from orchestrator.ports.fetching import Fetcher
@@ -46,10 +47,12 @@ class PreparePlan:
     """What to prepare. ``update`` makes everything again and replaces locks that differ.
 
     What was fetched and is what ``task.yaml`` says is not fetched again even then.
+    ``given`` is the folder in which the operator has the assets whose source says ``local``.
     """
 
     pack: Pack
     update: bool = False
+    given: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ def run(plan: PreparePlan, ports: PreparePorts) -> tuple[Prepared, ...]:
         done = _present(plan, ports.store)
         todo = sorted(set(plan.pack.spec.assets) - {asset.asset for asset in done})
         if todo:
+            require_given(plan.pack, todo, plan.given)
             downloads = Downloads(ports.store.downloads, ports.fetcher, ports.say)
             downloads.bring(plan.pack, todo)
             with ports.store.scratch() as scratch:
@@ -128,6 +132,7 @@ def _make(
         has_inputs = downloads.lay_inputs(pack, script, inputs)
         _run_script(pack, script, (Mount(inputs, INPUTS),) if has_inputs else (), out, ports)
     laid = downloads.lay_assets(pack, todo, out)
+    lay_local(pack, todo, plan.given, out)
     made = {asset: _identify(pack, asset, out / asset) for asset in todo}
     if not plan.update:
         _refuse_mismatch(pack, made)
@@ -151,10 +156,13 @@ def _present(plan: PreparePlan, store: AssetStore) -> list[Prepared]:
         if asset.digest is None:
             continue
         folder = store.folder(plan.pack, name, asset.digest)
-        if isinstance(asset.source, ScriptSource):
-            wanted = not plan.update
-        else:
-            wanted = folder.is_dir() and is_as_published(asset.source, _files(folder))
+        match asset.source:
+            case ScriptSource():
+                wanted = not plan.update
+            case LocalSource():
+                wanted = not (plan.update and plan.given)
+            case _:
+                wanted = folder.is_dir() and is_as_published(asset.source, _files(folder))
         if wanted and _is_intact(folder, asset.digest):
             found.append(Prepared(name, asset.digest, folder, How.PRESENT))
     return found
