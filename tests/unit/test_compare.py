@@ -15,7 +15,7 @@ from orchestrator.errors import Exit
 from orchestrator.report.compare import Comparison, compare
 from orchestrator.report.views import attempts
 from orchestrator.storage.pack import Pack, load_pack
-from tests.unit.sample_runs import SampleRuns
+from tests.unit.sample_runs import SampleRuns, commit
 
 SEEDS = {42: 0.71, 123: 0.76, 456: 0.83}
 
@@ -43,6 +43,10 @@ def compared(sample: SampleRuns, pack: Pack) -> Comparison:
 
 def changed(file: Path, **values: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def recommit(score: Any) -> None:
+    commit(score, score)
 
 
 def test_each_seed_has_a_row_and_the_mean_comes_last_with_its_deviation(
@@ -82,12 +86,6 @@ def test_seeded_replays_are_summed_up_by_their_sample_standard_deviation(
     assert mean.series == "3 seeds"
     assert mean.figures["retain_acc"] == pytest.approx(0.3)
     assert mean.deviations["retain_acc"] == pytest.approx(0.1)
-
-
-def recommit(score: Any) -> None:
-    from tests.unit.sample_runs import commit  # noqa: PLC0415
-
-    commit(score, score)
 
 
 @pytest.mark.parametrize(("direction", "first"), [(Direction.MAX, 2), (Direction.MIN, 1)])
@@ -152,3 +150,19 @@ def test_the_command_prints_a_table_and_json_and_csv(
     assert float(mean["unlearn_score_sd"]) == pytest.approx(0.0602771)
     assert seeds[0]["unlearn_score_sd"] == ""
     assert app.run(["compare", "digits_class0", "--csv", "--json"]) == Exit.USAGE
+
+
+def test_what_a_task_says_of_its_score_stands_in_every_report(
+    sample: SampleRuns, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample.name = "mls_unlearning"
+    note = load_pack(Path(sample.name)).spec.score.note
+    plan = sample.finished().replay.attempt.plan
+    task = json.loads(plan.read_text())["task"]
+    task["score"]["note"] = note
+    changed(plan, task=task)
+    for command in (["compare", "mls_unlearning"], ["show", "attempt-001"]):
+        assert app.run(command) == Exit.OK
+        assert note in capsys.readouterr().out
+    assert app.run(["report", "attempt-001"]) == Exit.OK
+    assert note in Path(capsys.readouterr().out.strip()).read_text()
