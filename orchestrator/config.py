@@ -121,7 +121,7 @@ def _cache(name: str) -> Path:
 
 
 def bundled(name: str) -> Path:
-    """Find a folder of the package: ``harness``, ``containers``, ``profiles`` or ``tasks``.
+    """Find a folder of the package: ``harness``, ``containers``, ``tasks`` and their like.
 
     Package data first (an installed wheel), then the checkout (an editable install).
 

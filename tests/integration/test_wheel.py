@@ -32,7 +32,7 @@ def test_the_wheel_holds_no_leftovers_and_every_tracked_file(wheel: Path) -> Non
     names = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in names if UNWANTED.search(name)]
     assert not [name for name in names if name.startswith(("tests/", "scripts/"))]
-    for folder in ("harness", "containers", "profiles", "tasks"):
+    for folder in ("harness", "containers", "profiles", "tasks", "templates"):
         tracked = subprocess.run(
             ["git", "-C", ROOT, "ls-files", "-z", folder],
             check=True,
@@ -49,10 +49,11 @@ def test_an_installed_wheel_finds_what_it_brings_away_from_the_checkout(
     installed = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
     subprocess.run([*pip, "--target", installed, wheel], check=True, timeout=120)
+    brought = ("harness", "containers", "profiles", "tasks", "templates")
     look = (
         "import orchestrator.config as c, receipts\n"
         "from orchestrator.storage.pack import bundled_packs, load_pack\n"
-        "for name in ('harness', 'containers', 'profiles', 'tasks'): print(c.bundled(name))\n"
+        f"for name in {brought}: print(c.bundled(name))\n"
         "print([load_pack(path).spec.name for path in bundled_packs()])\n"
     )
     answer = subprocess.run(
@@ -65,5 +66,7 @@ def test_an_installed_wheel_finds_what_it_brings_away_from_the_checkout(
         timeout=120,
     )
     *folders, tasks = answer.stdout.splitlines()
-    assert [Path(folder).parent for folder in folders] == [installed / "orchestrator/_bundled"] * 4
+    assert [Path(f) for f in folders] == [installed / "orchestrator/_bundled" / n for n in brought]
+    run = installed / "orchestrator/_bundled/templates/task/solution/run.sh"
+    assert os.access(run, os.X_OK)
     assert "digits_class0" in tasks
