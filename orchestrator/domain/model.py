@@ -162,13 +162,23 @@ BUILTIN: Mapping[str, Mapping[str, object]] = {
 """Providers that need no section of their own; one of the same name in orch.toml adds to it."""
 
 
+def _free_name(name: str) -> str:
+    if name in {LOCAL, RECORDED}:
+        raise ValueError(f"{name}/... is orch's own; call the provider something else")
+    return name
+
+
+_ProviderName = Annotated[str, AfterValidator(_free_name)]
+
+
 def read_providers(sections: Mapping[str, Any]) -> Mapping[str, Provider]:
     """Read the sections ``[providers.NAME]``, and add the usual providers.
 
     Raises:
         pydantic.ValidationError: one of them is not as it should be.
     """
-    every = TypeAdapter(dict[str, Provider])  # all at once, so that a fault names its section
+    # all at once, so that a fault names its section
+    every = TypeAdapter(dict[_ProviderName, Provider])
     if not isinstance(sections, dict):
         return every.validate_python(sections)
     names = {*BUILTIN, *sections}

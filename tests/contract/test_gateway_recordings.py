@@ -1,6 +1,7 @@
 """An exploration's exchanges, recorded and served again without any provider."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,7 @@ def test_the_key_is_in_no_file(tmp_path: Path) -> None:
 
 
 def test_what_is_no_recording_is_said_before_anything_starts(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "notes.txt").write_text("hello\n")
     (tmp_path / "bad.jsonl").write_text('{"schema": "orch.exchanges/1", "dialects": ["x"]}\n')
     odd = {"schema": "orch.exchanges/1", "model": "m", "dialects": ["chat"], "prices": {"m": 1}}
@@ -182,6 +184,9 @@ def test_what_is_no_recording_is_said_before_anything_starts(tmp_path: Path) -> 
         agent.post(CHAT_CASE.path, CHAT_CASE.streamed())
     for name, effort, words in (
         ("missing.jsonl", "", "No such file"),
+        ("pipe", "", "no plain file"),
+        ("/dev/zero", "", "no plain file"),
+        (".", "", "no plain file"),
         ("notes.txt", "", "no recording"),
         ("bad.jsonl", "", "no recording"),
         ("priceless.jsonl", "", "no recording"),

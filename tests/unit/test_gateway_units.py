@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from orchestrator import wiring
 from orchestrator.adapters.fake_clock import FakeClock
 from orchestrator.adapters.model_gateway.choosing import choose
 from orchestrator.adapters.model_gateway.gateway import socket_folder
-from orchestrator.adapters.model_gateway.limiter import KeyLimiter
+from orchestrator.adapters.model_gateway.limiter import FOLDER, KeyLimiter
 from orchestrator.adapters.model_gateway.outage import Outage
 from orchestrator.adapters.model_gateway.pace import Pace
 from orchestrator.adapters.model_gateway.secrets import Blotter, Vault
@@ -176,6 +178,55 @@ def test_a_pause_ends_and_is_not_made_shorter(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+OTHER_USER = f"""
+import asyncio, os, sys
+from pathlib import Path
+from orchestrator.adapters.model_gateway.limiter import FOLDER, KeyLimiter
+from orchestrator.adapters.system_clock import SystemClock
+host, clock = Path(sys.argv[1]), SystemClock()
+limiter = KeyLimiter(host, {PLANTED!r}, 2, clock)
+asyncio.run(asyncio.sleep(0))
+clock.boot_id()  # what is imported late, nobody may be unable to read
+os.setuid(65534)
+limiter.prepare()
+try:
+    os.listdir(host / FOLDER)
+except PermissionError:
+    print("hidden", flush=True)
+async def main():
+    async with limiter.slot():
+        limiter.pause(30)
+        print("held", flush=True)
+        sys.stdin.read()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="being two users takes root")
+def test_users_with_a_key_share_its_slots_and_others_find_nothing() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        host = Path(name)
+        host.chmod(0o755)
+
+        async def hold(limiter: KeyLimiter) -> None:
+            async with limiter.slot():
+                child = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-c", OTHER_USER, name),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                )
+                assert child.stdout is not None
+                assert await child.stdout.readline() == b"hidden\n"
+                assert await child.stdout.readline() == b"held\n"
+                slots = sorted((host / FOLDER).glob("*.slot"))
+                assert [slot.stat().st_uid for slot in slots] == [0, 65534]
+                assert not any(slot.stat().st_mode & 0o022 for slot in slots)
+                assert limiter.paused() > 0
+                await child.communicate()
+
+        limited(host, hold)
+
+
 PROVIDERS = read_providers(
     {
         "mine": {
@@ -185,7 +236,7 @@ PROVIDERS = read_providers(
             "models": ["alpha-1", "beta-2"],
             "prices": {"gamma-3": {"input": 1, "output": 2}},
         },
-        "local": {"base_url": "http://127.0.0.1:8000/v1", "dialects": ["chat"], "auth": "none"},
+        "own": {"base_url": "http://127.0.0.1:8000/v1", "dialects": ["chat"], "auth": "none"},
     }
 )
 
@@ -214,7 +265,7 @@ def test_a_model_that_can_be_asked_is_chosen() -> None:
     keys = {"MY_KEY": PLANTED}
     priced = choose(PROVIDERS, keys.get, "mine/gamma-3", "high", Budget(cost=5))
     assert (priced.name, priced.effort, priced.dialects) == ("gamma-3", "high", (Dialect.CHAT,))
-    local = choose(PROVIDERS, keys.get, "local/org/any:7b", "", Budget(cost=5))
+    local = choose(PROVIDERS, keys.get, "own/org/any:7b", "", Budget(cost=5))
     assert (local.name, local.upstream) == ("org/any:7b", "http://127.0.0.1:8000/v1")
     assert PLANTED not in repr((priced, local))
 
@@ -230,6 +281,9 @@ def settings(home: Path) -> Settings:
     )
 
 
+SERVER = 'base_url = "http://127.0.0.1:8000/v1"\ndialects = ["chat"]\nauth = "none"\n'
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -237,6 +291,8 @@ def settings(home: Path) -> Settings:
         ("[providers.openai]\nkey = 'sk-1'\n", r"providers\.openai\.key"),
         ("[providers]\nx = 3\n", r"providers\.x"),
         ("providers = 3\n", "providers"),
+        (f"[providers.local]\n{SERVER}", r"providers\.local.*call the provider something else"),
+        (f"[providers.recorded]\n{SERVER}", r"providers\.recorded.*is orch's own"),
         ("[providers.x\n", "orch.toml"),
     ],
 )

@@ -3,6 +3,10 @@
 A request holds one of a key's slots, each a file under a flock in the host folder, so a dead
 holder's slot is free at once. A provider that asks to wait is asked by nobody with that key until
 then: the moment stands in a file beside the slots.
+
+Users of the host who have the same key share its slots. Who has it not cannot find them: names
+follow from the key, and the folder cannot be listed. (Where a provider has no key, they follow from
+its address.)
 """
 
 import asyncio
@@ -18,8 +22,9 @@ from orchestrator.errors import InfrastructureError
 from orchestrator.ports import Clock
 
 FOLDER = "model-keys"
-_FOLDER_MODE = 0o1777
-_FILE_MODE = 0o666
+_FOLDER_MODE = 0o1733
+_SLOT_MODE = 0o644
+_PAUSE_MODE = 0o666
 _LOOK_EVERY = 0.05
 _NS = 1_000_000_000
 _MAX_PAUSE = 200
@@ -48,8 +53,8 @@ class KeyLimiter:
             InfrastructureError: the host will not have it.
         """
         try:
-            if not self._folder.is_dir():
-                self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._folder.stat().st_uid == os.geteuid():
                 self._folder.chmod(_FOLDER_MODE)
         except OSError as error:
             raise InfrastructureError(
@@ -76,14 +81,14 @@ class KeyLimiter:
         if until <= self._paused_until():
             return
         record = json.dumps({"boot": self._clock.boot_id(), "until_ns": until}).encode()
-        descriptor = _open(self._pause)
+        descriptor = _open(self._pause, os.O_RDWR, _PAUSE_MODE)
         try:
             os.pwrite(descriptor, record.ljust(_MAX_PAUSE), 0)
         finally:
             os.close(descriptor)
 
     def paused(self) -> float:
-        """Seconds until somebody may ask again. Everybody may write the file: nonsense is none."""
+        """Seconds until somebody may ask again. Others may write the file: nonsense is none."""
         left = (self._paused_until() - self._clock.boottime_ns()) / _NS
         return left if 0 < left <= _LONGEST_PAUSE else 0.0
 
@@ -100,7 +105,8 @@ class KeyLimiter:
 
     def _take(self) -> int | None:
         for number in range(self._slots):
-            descriptor = _open(self._folder / f"{self._name}.{number}.slot")
+            slot = self._folder / f"{self._name}.{number}.slot"
+            descriptor = _open(slot, os.O_RDONLY, _SLOT_MODE)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -110,13 +116,13 @@ class KeyLimiter:
         return None
 
 
-def _open(path: Path) -> int:
-    """Open a file that every user of the host may use, whoever made it."""
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+def _open(path: Path, access: int, mode: int) -> int:
+    """Open a file that others use as well, whoever made it."""
+    flags = access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         return os.open(path, flags)
     except FileNotFoundError:
-        descriptor = os.open(path, flags | os.O_CREAT, _FILE_MODE)
+        descriptor = os.open(path, flags | os.O_CREAT, mode)
         if os.fstat(descriptor).st_uid == os.geteuid():
-            os.fchmod(descriptor, _FILE_MODE)
+            os.fchmod(descriptor, mode)
         return descriptor

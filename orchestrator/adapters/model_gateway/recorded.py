@@ -8,11 +8,13 @@ refused, and told where it left the recording.
 
 import base64
 import json
+import os
+import stat
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from typing_extensions import override
 
@@ -82,11 +84,24 @@ def _prices(header: Mapping[str, Any]) -> dict[str, Price]:
 
 
 def _header(path: Path) -> dict[str, Any]:
+    with _opened(path) as file:
+        return _parsed(file.readline(_MAX_LINE))
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a plain file; a pipe or a device could keep us waiting for ever.
+
+    Raises:
+        UsageError: it is none, or cannot be read.
+    """
     try:
-        with path.open("rb") as file:
-            return _parsed(file.readline(_MAX_LINE))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise UsageError(f"recording {path}: {error.strerror}", remedy=_REMEDY) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UsageError(f"recording {path} is no plain file", remedy=_REMEDY)
+    return os.fdopen(descriptor, "rb")
 
 
 class Recording(Source):
@@ -137,7 +152,7 @@ class Recording(Source):
 
     def _scan(self) -> Iterator[_Entry]:
         offset = 0
-        with self._path.open("rb") as file:
+        with _opened(self._path) as file:
             while line := file.readline(_MAX_LINE):
                 value = _parsed(line)
                 if value.get("fingerprint") and value.get("status") and not value.get("refusal"):
@@ -161,7 +176,7 @@ class Recording(Source):
         """Name an exchange, and where a request parts from it."""
         parts: dict[str, Any] = {}
         stored: Any = None
-        with self._path.open("rb") as file:
+        with _opened(self._path) as file:
             while file.tell() <= entry.offset:
                 line = _parsed(file.readline(_MAX_LINE))
                 parts |= mapping(line.get("parts"))
@@ -174,7 +189,7 @@ class Recording(Source):
         return f"exchange {entry.number} of the recording: {where or 'path'}"
 
     def _line(self, entry: _Entry) -> Mapping[str, Any]:
-        with self._path.open("rb") as file:
+        with _opened(self._path) as file:
             file.seek(entry.offset)
             return _parsed(file.readline(_MAX_LINE))
 
