@@ -6,7 +6,7 @@ PACKAGES := git e2fsprogs mmdebstrap debian-archive-keyring
 PODMAN := podman catatonit runc
 COMPILER := gcc libc6-dev
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-mls test check bench faults soak setup lock clean everything campaign soaking
+.PHONY: help demo demo-mls demo-tofu test check bench faults soak setup lock clean everything campaign soaking
 MAKEFLAGS += --no-print-directory
 
 help:  ## list the targets
@@ -20,6 +20,9 @@ demo: setup  ## set up, then the main job on digits_class0 with a scripted agent
 
 demo-mls: setup  ## the same on mls_unlearning: a recorded model edits, tests and submits, without a key
 	@$(DEMO) mls_unlearning "torch-cpu prepare-sklearn" --agent editor --model recorded/tasks/mls_unlearning/demo.jsonl
+
+demo-tofu: setup  ## the same on tofu_mini: a scripted agent tries ideas on a tiny language model
+	@$(DEMO) tofu_mini "hf-cpu" --agent scripted --model none
 
 test: setup  ## every check and every test, those against a real engine included
 	@scripts/debian_packages.sh $(PACKAGES) $(PODMAN) $(COMPILER) shellcheck || echo "tests that need them are skipped"
