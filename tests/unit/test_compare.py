@@ -88,6 +88,23 @@ def test_seeded_replays_are_summed_up_by_their_sample_standard_deviation(
     assert mean.deviations["retain_acc"] == pytest.approx(0.1)
 
 
+def test_a_mean_over_replays_is_none_where_one_of_them_has_no_number(
+    sample: SampleRuns, pack: Pack
+) -> None:
+    attempt = sample.submitted()
+    for number, extra in ((2, {"speed": 3.0}), (3, {})):
+        sample.figures = extra
+        sample.scored(sample.replayed(attempt, number=number))
+    (mean,) = (line for line in compared(sample, pack).lines if line.seed == "mean")
+    assert (mean.figures["speed"], mean.deviations["speed"]) == (None, None)
+    assert mean.figures["unlearn_score"] == 0.7658
+
+
+def test_a_replay_that_the_machine_spoiled_is_no_row(sample: SampleRuns, pack: Pack) -> None:
+    sample.broken()
+    assert compared(sample, pack).lines == ()
+
+
 @pytest.mark.parametrize(("direction", "first"), [(Direction.MAX, 2), (Direction.MIN, 1)])
 def test_the_best_run_comes_first_and_one_without_a_figure_last(
     sample: SampleRuns, pack: Pack, direction: Direction, first: int

@@ -131,6 +131,13 @@ def test_what_is_no_idx_file_is_refused(data: bytes) -> None:
         prepare.parse_idx(data)
 
 
+def test_images_and_labels_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(np.zeros((3, 8, 8))))
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx([7, 0]))
+    with pytest.raises(ValueError, match="3 images and 2 labels"):
+        prepare.read_idx(tmp_path, "train")
+
+
 def batch(labels: list[int], fill: int = 0) -> bytes:
     pixels = np.arange(3 * 32 * 32, dtype=np.int64)
     return b"".join(
