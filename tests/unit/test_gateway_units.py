@@ -222,7 +222,7 @@ def test_users_with_a_key_share_its_slots_and_others_find_nothing() -> None:
                 assert [slot.stat().st_uid for slot in slots] == [0, 65534]
                 assert not any(slot.stat().st_mode & 0o022 for slot in slots)
                 assert limiter.paused() > 0
-                await child.communicate()
+                await child.communicate(b"")
 
         limited(host, hold)
 
