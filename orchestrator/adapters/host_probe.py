@@ -171,11 +171,16 @@ def _host_folder(host: HostProbe) -> Finding:
 
 
 def _images(host: HostProbe) -> Finding:
-    wanted = {image_reference(r.image) for task in host.tasks for r in _all_resources(task)}
-    absent = [reference for reference in sorted(wanted) if not _holds(host.engine, reference)]
-    if absent:
-        return Level.MISSING, f"not present: {', '.join(absent)}"
-    return Level.OK, ", ".join(sorted(wanted))
+    wanted = {
+        task.name: {image_reference(r.image) for r in _all_resources(task)} for task in host.tasks
+    }
+    every = sorted(set().union(*wanted.values()))
+    absent = {reference for reference in every if not _holds(host.engine, reference)}
+    if not absent:
+        return Level.OK, ", ".join(every)
+    without = [name for name, images in wanted.items() if images & absent]
+    fact = f"not present: {', '.join(sorted(absent))}; needed by {', '.join(without)}"
+    return Level.MISSING if len(without) == len(wanted) else Level.LIMITED, fact
 
 
 def _holds(engine: ContainerEngine, reference: str) -> bool:
@@ -260,7 +265,7 @@ CHECKS: tuple[Check, ...] = (
     Check("size-limited volumes", _volumes, "run as root on Linux with e2fsprogs and util-linux"),
     Check("runs folder", _runs_folder, "choose a local file system: --runs DIR or ORCH_RUNS"),
     Check("host folder", _host_folder, "make it writable for every user of orch, or set ORCH_HOST"),
-    Check("images", _images, "orch images build"),
+    Check("images", _images, "orch images build NAME"),
     Check("assets", _assets, "orch task prepare TASK; ORCH_ASSETS chooses the folder"),
     Check("git", _git, "apt-get install git"),
     Check("size", _size, "tasks that ask for more are refused before they start"),

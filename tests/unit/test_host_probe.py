@@ -10,13 +10,17 @@ from typing_extensions import override
 from orchestrator.adapters.host_probe import CHECKS, HostProbe
 from orchestrator.adapters.in_memory import FakeClock, InMemoryEngine
 from orchestrator.adapters.in_memory_devices import InMemoryDevices
-from orchestrator.config import Settings
+from orchestrator.config import Settings, bundled
 from orchestrator.domain.container import HostAbilities
 from orchestrator.domain.device import Device, DeviceLibrary
 from orchestrator.domain.host import Ability, Level
+from orchestrator.domain.task import TaskSpec
 from orchestrator.errors import Exit
 from orchestrator.ports import DeviceProbe
 from orchestrator.storage import probe as storage_probe
+from orchestrator.storage.pack import load_pack
+
+DIGITS = load_pack(bundled("tasks") / "digits_class0").spec
 
 
 def settings_in(folder: Path) -> Settings:
@@ -26,10 +30,14 @@ def settings_in(folder: Path) -> Settings:
 
 
 def look(
-    folder: Path, engine: InMemoryEngine, devices: DeviceProbe | None = None
+    folder: Path,
+    engine: InMemoryEngine,
+    devices: DeviceProbe | None = None,
+    tasks: tuple[TaskSpec, ...] = (DIGITS,),
 ) -> dict[str, Ability]:
     devices = devices or InMemoryDevices(FakeClock())
     probe = HostProbe(settings_in(folder), engine, devices, FakeClock())
+    vars(probe)["tasks"] = tasks
     return {ability.name: ability for ability in probe.abilities()}
 
 
@@ -103,7 +111,15 @@ def test_an_absent_image_names_itself_and_the_command_that_makes_it(tmp_path: Pa
     assert found.level is Level.MISSING
     assert "orch/cpu-numpy:1" in found.fact
     assert "orch/prepare-sklearn:1" in found.fact
-    assert found.remedy == "orch images build"
+    assert found.remedy == "orch images build NAME"
+
+
+def test_an_image_that_only_some_tasks_need_is_no_more_than_a_limit(tmp_path: Path) -> None:
+    larger = DIGITS.defaults.model_copy(update={"image": "hf-cpu"})
+    other = DIGITS.model_copy(update={"name": "other", "defaults": larger})
+    found = look(tmp_path, Engine(), tasks=(DIGITS, other))["images"]
+    assert found.level is Level.LIMITED
+    assert found.fact == "not present: orch/hf-cpu:1; needed by other"
 
 
 def test_a_runs_folder_whose_file_system_fails_is_missing(
