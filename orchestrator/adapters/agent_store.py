@@ -6,6 +6,7 @@ hold here too; no script of a package is run on the host.
 """
 
 import compileall
+import json
 import platform
 import re
 import shutil
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import Distribution
 from pathlib import Path
 from py_compile import PycInvalidationMode
 
@@ -38,6 +40,9 @@ _RECORD, _TREE = "package.json", "tree"
 _MAKING = ".fetching"
 _BLOCK = 1024**2
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
+_EXACT = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+.*")
+"""What names one version for good; npm takes 1.2 for whatever is the newest of them."""
+_LATEST = "latest"
 _PYTHON = (3, 11)
 """Of the images that come with orch; packages are fetched for it, whatever the host's is."""
 _GLIBC_MINORS = range(17, 37)
@@ -54,7 +59,7 @@ _LITTER = (
 )
 """What the registries' clients leave beside the packages; it names this host and its mirrors."""
 _SAYS_WHY = re.compile(r"^(?:npm (?:error|ERR!)|ERROR:)\s+(?!code |A complete log)(\S.*)$")
-_NO_VERSION = ("ETARGET", "No matching distribution found", "E404")
+_NO_VERSION = ("ETARGET", "No matching distribution found", "Invalid requirement", "E404")
 _UNREACHABLE = (
     "ENOTFOUND",
     "EAI_AGAIN",
@@ -83,9 +88,11 @@ class AgentStore(AgentPackages):
         if not wanted:
             name = source.agent if version is None else f"{source.agent}@{version}"
             others = ", ".join(found.package.version for found in there)
+            get = f"orch agents install {name}"
+            moves = version is not None and not _EXACT.fullmatch(version)
             raise UsageError(
                 f"agent {name} is not installed" + (f"; there is {others}" if others else ""),
-                remedy=f"orch agents install {name}",
+                remedy=f"{get} tells the version to name" if moves else get,
             )
         tried = [found for found in wanted if found.package.version == source.version]
         return (tried or sorted(wanted, key=lambda found: found.package.fetched))[-1]
@@ -107,21 +114,29 @@ class AgentStore(AgentPackages):
         wanted = version or source.version
         if not _VERSION.fullmatch(wanted):
             raise UsageError(f"{wanted!r} is no version", remedy=source.again)
-        place = self.root / source.agent / wanted
+        versions = self.root / source.agent
         with folder_faults("the cache of agents", self.root, "name another: XDG_CACHE_HOME"):
-            place.parent.mkdir(parents=True, exist_ok=True)
+            versions.mkdir(parents=True, exist_ok=True)
         with locked(self.root / ".lock"):
-            if (place / _RECORD).is_file():
-                return _read(place)
+            if (versions / wanted / _RECORD).is_file():
+                return _read(versions / wanted)
             with self._scratch() as made:
                 say(f"fetching {source.package}@{wanted} from {source.registry.value}")
                 _FETCH[source.registry](source, wanted, made / _TREE)
-                package = self._finish(source, wanted, made)
+                found = wanted
+                if not _EXACT.fullmatch(wanted):
+                    found = _FETCHED[source.registry](source, made / _TREE)
+                    say(f"{wanted} is {found} now")
+                place = versions / found
+                if (place / _RECORD).is_file():
+                    discard(made)
+                    return _read(place)
+                package = self._finish(source, found, made)
             say(f"{package.name}: {package.digest}")
             if place.exists():
                 discard(place)  # a record is written last: without one it is unfinished
             (self.root / _MAKING).rename(place)
-            sync_folder(place.parent)
+            sync_folder(versions)
         return _read(place)
 
     def _finish(self, source: PackageSource, version: str, made: Path) -> AgentPackage:
@@ -221,6 +236,7 @@ def _from_npm(source: PackageSource, version: str, target: Path) -> None:
 
 def _from_pypi(source: PackageSource, version: str, target: Path) -> None:
     machine = platform.machine()
+    exactly = source.package if version == _LATEST else f"{source.package}=={version}"
     tags = (f"manylinux2014_{machine}", *(f"manylinux_2_{n}_{machine}" for n in _GLIBC_MINORS))
     argv = (
         *(sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"),
@@ -233,7 +249,7 @@ def _from_pypi(source: PackageSource, version: str, target: Path) -> None:
             _dotted(_PYTHON),
         ),
         *("--implementation", "cp", *(part for tag in tags for part in ("--platform", tag))),
-        *("--target", str(target), f"{source.package}=={version}", *_beside(source)),
+        *("--target", str(target), exactly, *_beside(source)),
     )
     _fetch(argv, source, version)
     if sys.version_info[:2] == _PYTHON:
@@ -247,6 +263,23 @@ def _from_pypi(source: PackageSource, version: str, target: Path) -> None:
             workers=0,
             invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
         )
+
+
+def _npm_has(source: PackageSource, tree: Path) -> str:
+    """Say which version of a package npm has fetched."""
+    about = tree / "node_modules" / source.package / "package.json"
+    return str(json.loads(about.read_bytes())["version"])
+
+
+def _pypi_has(source: PackageSource, tree: Path) -> str:
+    """Say which version of a package pip has fetched."""
+    return next(iter(Distribution.discover(name=source.package, path=[str(tree)]))).version
+
+
+_FETCHED: Mapping[Registry, Callable[[PackageSource, Path], str]] = {
+    Registry.NPM: _npm_has,
+    Registry.PYPI: _pypi_has,
+}
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -16,6 +16,7 @@ from orchestrator.cli import app
 from orchestrator.domain.agent_package import InstalledAgent, PackageSource, Registry
 from orchestrator.errors import AssetMismatchError, Exit, InfrastructureError, UsageError
 from orchestrator.evidence.tree import tree_digest
+from orchestrator.storage.assets import discard
 
 SOURCE = PackageSource(
     agent="codex",
@@ -25,16 +26,29 @@ SOURCE = PackageSource(
     program=("node_modules/@some/agent-*/bin/agent",),
     beside=("node-{machine}@22",),
 )
-PYPI = replace(SOURCE, registry=Registry.PYPI, program=("agent/__init__.py",), beside=())
+PYPI = replace(
+    SOURCE,
+    registry=Registry.PYPI,
+    package="some-agent",
+    program=("agent/__init__.py",),
+    beside=(),
+)
 CLIENT = """\
 #!{python}
-import os, sys
+import json, os, re, sys
 from pathlib import Path
 with open({calls!r}, "a") as log:
     log.write(" ".join(sys.argv[1:]) + "\\n")
 flag = "--prefix" if "--prefix" in sys.argv else "--target"
 target = Path(sys.argv[sys.argv.index(flag) + 1])
-for name, text in {files!r}.items():
+(asked,) = (word for word in sys.argv if word.startswith(("@some/agent", "some-agent")))
+version = re.fullmatch("@?[a-z/-]+(?:==|@)?(.*)", asked)[1]
+version = {{"latest": "3.0.1", "": "3.0.1", "2.0": "2.0.4"}}.get(version, version)
+files = dict({files!r})
+files["node_modules/@some/agent/package.json"] = json.dumps({{"version": version}})
+about = f"some_agent-{{version}}.dist-info/METADATA"
+files[about] = f"Name: some-agent\\nVersion: {{version}}\\n"
+for name, text in files.items():
     path = target / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -92,7 +106,9 @@ def test_a_package_is_fetched_once_sealed_and_known_by_its_digest(shelf: Shelf) 
     assert found.package.digest == tree_digest(found.folder)
     assert found.package.name == "codex@1.2.3"
     assert found.argv() == ("/opt/agent/node_modules/@some/agent-linux-x64/bin/agent",)
-    assert (found.package.files, found.package.size) == (2, len("the program") + len("x = 1\n"))
+    shown = [path for path in found.folder.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in shown)
+    assert (found.package.files, found.package.size) == (len(shown), size) == (4, size)
     modes = {stat.S_IMODE(p.stat().st_mode) for p in found.folder.rglob("*")}
     assert modes == {0o555, 0o444}
     assert shelf.install() == found
@@ -101,18 +117,19 @@ def test_a_package_is_fetched_once_sealed_and_known_by_its_digest(shelf: Shelf) 
 
 
 def test_it_is_asked_for_exactly_and_no_script_of_it_is_run(shelf: Shelf) -> None:
-    shelf.install("9.9")
+    shelf.install("9.9.1")
     (call,) = shelf.calls.read_text().splitlines()
-    assert "@some/agent@9.9" in call.split()
+    assert "@some/agent@9.9.1" in call.split()
     assert "--ignore-scripts" in call
     assert "{machine}" not in call
 
 
 def test_what_names_this_host_is_no_part_of_it(shelf: Shelf) -> None:
     first = shelf.install().package.digest
+    discard(shelf.store.root / "codex" / "1.2.3")
     other = {**FILES, "package-lock.json": "https://another.mirror", "bin/agent": "#!/elsewhere"}
     shelf.client(other)
-    assert shelf.install("1.2.4").package.digest == first
+    assert shelf.install().package.digest == first
 
 
 def test_wheels_are_fetched_for_the_images_python_with_bytecode_that_has_no_times(
@@ -121,7 +138,7 @@ def test_wheels_are_fetched_for_the_images_python_with_bytecode_that_has_no_time
     found = shelf.install(source=PYPI)
     call = shelf.calls.read_text()
     assert "--python-version 3.11" in call
-    assert "@some/agent==1.2.3" in call
+    assert "some-agent==1.2.3" in call
     again = AgentStore(tmp_path / "elsewhere", FakeClock()).install(PYPI, None, lambda _: None)
     assert again.package.digest == found.package.digest
     assert list(found.folder.rglob("*.pyc")) or sys.version_info[:2] != (3, 11)
@@ -196,13 +213,31 @@ def test_one_that_was_changed_is_refused(shelf: Shelf) -> None:
 def test_the_tried_version_is_taken_before_a_newer_one(shelf: Shelf) -> None:
     with pytest.raises(UsageError, match="codex is not installed"):
         shelf.store.find(SOURCE, None)
-    newer = shelf.install("2.0")
+    newer = shelf.install("2.0.0")
     assert shelf.store.find(SOURCE, None) == newer
     tried = shelf.install()
     assert shelf.store.find(SOURCE, None) == tried
-    assert shelf.store.find(SOURCE, "2.0") == newer
-    with pytest.raises(UsageError, match=r"codex@3 is not installed; there is 1.2.3, 2.0"):
-        shelf.store.find(SOURCE, "3")
+    assert shelf.store.find(SOURCE, "2.0.0") == newer
+    with pytest.raises(UsageError, match=r"codex@3.0.0 is not installed; there is 1.2.3, 2.0"):
+        shelf.store.find(SOURCE, "3.0.0")
+
+
+@pytest.mark.parametrize("source", [SOURCE, PYPI], ids=["npm", "PyPI"])
+@pytest.mark.parametrize(("wanted", "found"), [("latest", "3.0.1"), ("2.0", "2.0.4")])
+def test_what_means_another_version_tomorrow_is_pinned_to_todays(
+    shelf: Shelf, source: PackageSource, wanted: str, found: str
+) -> None:
+    said: list[str] = []
+    package = shelf.store.install(source, wanted, said.append).package
+    assert (package.version, package.name) == (found, f"codex@{found}")
+    assert f"{wanted} is {found} now" in said
+    assert shelf.left() == [f"codex/{found}"]
+    before = shelf.store.installed()
+    assert shelf.store.install(source, wanted, said.append) == before[0]
+    assert (shelf.store.installed(), shelf.left()) == (before, [f"codex/{found}"])
+    with pytest.raises(UsageError, match=f"codex@{wanted} is not installed; there is") as refusal:
+        shelf.store.find(source, wanted)
+    assert "tells the version to name" in refusal.value.remedy
 
 
 def test_without_npm_it_says_how_to_get_it(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
