@@ -192,12 +192,13 @@ class LeftOutRecord(Strict):
 
 
 class ViolationRecord(Strict):
-    """One breach of the patch policy, with its figure and the limit."""
+    """One breach of the patch policy, with its figure and the limit; ``text`` says it in a line."""
 
     path: str
     rule: str
     figure: int
     limit: int
+    text: str = ""
 
 
 class Submission(Strict):

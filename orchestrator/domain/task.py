@@ -89,16 +89,24 @@ class Workspace(Strict):
     """Where the shipped solution comes from, and what never crosses by rule.
 
     ``source`` (``from`` in the file) is a folder of the pack, or ``image`` for what the replay's
-    image has at ``/workspace``; a folder of that name is written ``image/``.
+    image has at ``/workspace``; a folder of that name is written ``image/``. ``add`` is a folder of
+    the pack whose files are laid over what an image brings.
     """
 
     source: RelativePath = Field(alias="from")
+    add: RelativePath | None = None
     exclude: tuple[str, ...] = ("__pycache__/", "*.pyc", ".cache/", ".git/")
 
     @property
     def in_image(self) -> bool:
         """Whether it has to be taken out of an image."""
         return self.source == FROM_IMAGE
+
+    @model_validator(mode="after")
+    def _only_an_image_is_added_to(self) -> Self:
+        if self.add is not None and not self.in_image:
+            raise ValueError("'add' goes with from: image, and only with it")
+        return self
 
 
 class ScriptSource(Strict):
@@ -351,10 +359,24 @@ class ValidateSpec(PhaseOverride):
     allow_nonfinite: bool = False
 
 
+_TAKEN = ("/assets", "/ckpt", "/dev", "/etc", "/logs", "/opt/evaluator", "/out", "/proc", "/sys")
+
+
+def _scratch(value: str) -> str:
+    path = PurePosixPath(_plain_path(value))
+    if path.parent == PurePosixPath("/logs"):
+        return value
+    for taken in map(PurePosixPath, _TAKEN):
+        if path.is_relative_to(taken) or taken.is_relative_to(path):
+            raise ValueError(f"{value!r} lies in the way of {taken}")
+    return value
+
+
 class ScoreSpec(PhaseOverride):
     """The final evaluator: a script of the pack that only the scorer's container sees.
 
-    ``note`` is what a reader of the score has to know; it stands in every report.
+    ``note`` is what a reader of the score has to know; it stands in every report. ``scratch`` names
+    folders that are empty and writable there besides ``/out``.
     """
 
     wall: Annotated[Seconds, Field(gt=0)] = 4 * 3600.0
@@ -362,6 +384,7 @@ class ScoreSpec(PhaseOverride):
     metric: str
     direction: Direction = Direction.MAX
     components: tuple[str, ...] = ()
+    scratch: tuple[Annotated[ImagePath, AfterValidator(_scratch)], ...] = ()
     note: Annotated[str, Field(max_length=1000)] = ""
 
 
@@ -416,13 +439,24 @@ class RefusedContent(StrEnum):
     WEIGHTS = "weights"
     DATA = "data"
     BYTECODE = "bytecode"
+    BINARY = "binary"
 
 
 class PatchPolicy(Strict):
-    """What a patch may carry. ``max_compressed`` bounds the added content."""
+    """What a patch may carry; the limits on files and rows are AI4AI-Bench's.
+
+    Attributes:
+        max_compressed: bytes of all that is added, compressed.
+        max_expanded: bytes of the same before.
+        max_file: bytes of one new file.
+        max_rows: lines that may be added to one file of rows (JSON, JSON lines, CSV, TSV).
+        refuse: kinds of content that may not be added at all.
+    """
 
     max_compressed: Bytes = 256 * 1024
     max_expanded: Bytes = 64 * 1024**2
+    max_file: Bytes = 4 * 1024**2
+    max_rows: Annotated[int, Field(ge=0)] = 16
     refuse: tuple[RefusedContent, ...] = tuple(RefusedContent)
 
 

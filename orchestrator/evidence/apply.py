@@ -21,6 +21,7 @@ from orchestrator.evidence.policy import (
     Policy,
     PolicyViolation,
     judge_content,
+    judge_rows,
     judge_size,
     measure,
 )
@@ -191,9 +192,9 @@ class _Build:
         old, new = set(self._trees.files(before)), set(self._trees.files(after))
         _check_paths(sections, {file.path for file in old ^ new})
         changed = [self._entry(file, rules) for file in sorted(new - old)]
-        if violations := judge_content(policy, changed, self._head):
-            raise _RefusedError("the patch brings what the task refuses", violations)
         known = self._base.by_path()
+        if violations := judge_content(policy, changed, self._head, known=known):
+            raise _RefusedError("the patch brings what the task refuses", violations)
         kept = [known[file.path] for file in new & old]
         self.result = Manifest(tuple(sorted([*kept, *changed])))
         return figures
@@ -245,8 +246,8 @@ def _screen(data: bytes, policy: Policy) -> tuple[tuple[Section, ...], Figures]:
     except PatchFault as fault:
         raise _RefusedError(str(fault)) from fault
     figures = measure(sections)
-    if violations := judge_size(policy, figures):
-        raise _RefusedError("the patch is larger than the task allows", violations)
+    if violations := judge_size(policy, figures) + judge_rows(policy, sections):
+        raise _RefusedError("the patch brings more than the task allows", violations)
     return sections, figures
 
 

@@ -26,6 +26,7 @@ from orchestrator.evidence.policy import (
     Rule,
     expanded_limit,
     judge_content,
+    judge_rows,
     judge_size,
     measure,
 )
@@ -179,11 +180,19 @@ class _Work:
         self.trees.diff(before, after, self.patch)
         data = self.patch.read_bytes()
         try:
-            figures = measure(parse(data))
+            sections = parse(data)
         except PatchFault as fault:
             return ProofFailed(f"the patch is not one that a replay would take: {fault}")
-        violations = judge_size(policy, figures) + judge_content(
-            policy, added, lambda entry: self.workspace.head(entry, HEAD)
+        figures = measure(sections)
+        violations = (
+            *judge_size(policy, figures),
+            *judge_rows(policy, sections),
+            *judge_content(
+                policy,
+                added,
+                lambda entry: self.workspace.head(entry, HEAD),
+                known=base.by_path(),
+            ),
         )
         if violations:
             return PolicyRefused(violations, figures, manifest.left_out)

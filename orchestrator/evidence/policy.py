@@ -3,11 +3,11 @@
 The figures are taken from the patch itself, so that submission and replay measure the same bytes:
 ``compressed`` is what zlib makes of every added line, the names of new files and the targets of
 links together, plus the deflated bytes of binary changes; ``expanded`` is the size of the same
-before compression.
+before compression. Rows are the lines that are added to files whose lines are rows, by their names.
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -20,8 +20,8 @@ from orchestrator.evidence.patch import Section
 from orchestrator.evidence.tree import Entry, encode_path
 
 Policy = PatchPolicy | Literal["off"]
-HEAD = 16
-"""Bytes of a file's start that ``judge`` wants to see."""
+HEAD = 8000
+"""Bytes of a file's start that are looked at; a zero among them makes it binary, as for git."""
 
 CEILING = 1024**3
 """Expanded bytes that no patch may exceed, whatever the task allows: the host's own safety."""
@@ -33,8 +33,11 @@ class Rule(StrEnum):
     WEIGHTS = "weights"
     DATA = "data"
     BYTECODE = "bytecode"
+    BINARY = "binary"
     COMPRESSED = "max_compressed"
     EXPANDED = "max_expanded"
+    FILE = "max_file"
+    ROWS = "max_rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,23 @@ class PolicyViolation:
 
     @override
     def __str__(self) -> str:
-        """Say it to the agent."""
-        if self.path:
-            return f"{self.path}: {self.rule} do not cross"
-        return f"{self.rule}: {self.figure} bytes added, {self.limit} allowed"
+        """Say it to the agent in one line."""
+        said = _WORDS[self.rule].format(rule=self.rule, figure=self.figure, limit=self.limit)
+        return f"{self.path}: {said}" if self.path else said
+
+
+_WORDS: Mapping[Rule, str] = MappingProxyType(
+    {
+        Rule.WEIGHTS: "weights do not cross (refuse: weights)",
+        Rule.DATA: "data does not cross (refuse: data)",
+        Rule.BYTECODE: "compiled code does not cross (refuse: bytecode)",
+        Rule.BINARY: "what is no text does not cross (refuse: binary)",
+        Rule.COMPRESSED: "{rule}: {figure} bytes added, compressed; {limit} allowed",
+        Rule.EXPANDED: "{rule}: {figure} bytes added, {limit} allowed",
+        Rule.FILE: "{rule}: a new file of {figure} bytes, {limit} allowed",
+        Rule.ROWS: "{rule}: {figure} rows added, {limit} allowed",
+    }
+)
 
 
 _SUFFIXES: Mapping[RefusedContent, tuple[bytes, ...]] = MappingProxyType(
@@ -79,8 +95,10 @@ _SUFFIXES: Mapping[RefusedContent, tuple[bytes, ...]] = MappingProxyType(
             *(b".a", b".class", b".dll", b".dylib", b".exe", b".o", b".pyc", b".pyd", b".pyo"),
             *(b".so", b".wasm"),
         ),
+        RefusedContent.BINARY: (),
     }
 )
+_OF_ROWS = (b".json", b".jsonl", b".ndjson", b".csv", b".tsv")
 _MAGIC: Mapping[RefusedContent, tuple[tuple[int, bytes], ...]] = MappingProxyType(
     {
         RefusedContent.WEIGHTS: (
@@ -112,6 +130,7 @@ _MAGIC: Mapping[RefusedContent, tuple[tuple[int, bytes], ...]] = MappingProxyTyp
             (2, b"\r\n\1\0\0\0"),
             (2, b"\r\n\3\0\0\0"),
         ),
+        RefusedContent.BINARY: (),
     }
 )
 
@@ -143,23 +162,44 @@ def judge_size(policy: Policy, figures: Figures) -> tuple[PolicyViolation, ...]:
     )
 
 
+def judge_rows(policy: Policy, sections: Iterable[Section]) -> tuple[PolicyViolation, ...]:
+    """Judge how many rows a patch adds to each file of rows."""
+    if policy == "off":
+        return ()
+    found = []
+    for section in sections:
+        named = [path for path in sorted(section.paths) if path.lower().endswith(_OF_ROWS)]
+        rows = sum(piece.count(b"\n") + 1 for piece in section.added)
+        if named and rows > policy.max_rows:
+            found.append(PolicyViolation(encode_path(named[0]), Rule.ROWS, rows, policy.max_rows))
+    return tuple(found)
+
+
 def judge_content(
-    policy: Policy, changed: Iterable[Entry], head: Callable[[Entry], bytes]
+    policy: Policy,
+    changed: Iterable[Entry],
+    head: Callable[[Entry], bytes],
+    *,
+    known: Collection[bytes],
 ) -> tuple[PolicyViolation, ...]:
-    """Judge what new or changed files are, by their names and first bytes.
+    """Judge what new or changed files are, by their names, sizes and first bytes.
 
     Args:
         policy: the task's.
         changed: entries of the resulting tree that the base has not, or not so.
         head: gives up to ``HEAD`` bytes of a file's start (none for a link).
+        known: paths that the base has.
     """
     if policy == "off":
         return ()
-    return tuple(
-        PolicyViolation(encode_path(entry.path), Rule(kind), entry.size, 0)
-        for entry in changed
-        if (kind := _kind(policy.refuse, entry.path.lower(), head(entry))) is not None
-    )
+    found = []
+    for entry in changed:
+        path = encode_path(entry.path)
+        if (kind := _kind(policy.refuse, entry.path.lower(), head(entry))) is not None:
+            found.append(PolicyViolation(path, Rule(kind), entry.size, 0))
+        if entry.path not in known and entry.size > policy.max_file:
+            found.append(PolicyViolation(path, Rule.FILE, entry.size, policy.max_file))
+    return tuple(found)
 
 
 def expanded_limit(policy: Policy) -> int:
@@ -167,10 +207,12 @@ def expanded_limit(policy: Policy) -> int:
     return CEILING if policy == "off" else min(policy.max_expanded, CEILING)
 
 
-def _kind(refused: Iterable[RefusedContent], name: bytes, head: bytes) -> RefusedContent | None:
+def _kind(refused: Collection[RefusedContent], name: bytes, head: bytes) -> RefusedContent | None:
     for kind in refused:
         if name.endswith(_SUFFIXES[kind]):
             return kind
         if any(head[at : at + len(magic)] == magic for at, magic in _MAGIC[kind]):
             return kind
+    if RefusedContent.BINARY in refused and b"\0" in head:
+        return RefusedContent.BINARY  # last: what is known better is called by its name
     return None

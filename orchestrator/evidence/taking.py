@@ -191,7 +191,7 @@ def violations(found: Found) -> tuple[ViolationRecord, ...]:
     if not isinstance(found, PolicyRefused):
         return ()
     return tuple(
-        ViolationRecord(path=v.path, rule=v.rule.value, figure=v.figure, limit=v.limit)
+        ViolationRecord(path=v.path, rule=v.rule.value, figure=v.figure, limit=v.limit, text=str(v))
         for v in found.violations[:_MOST_LISTED]
     )
 

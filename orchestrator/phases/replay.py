@@ -197,7 +197,8 @@ def _lay_workspace(replay: _Replay, pack: Pack, workspace: Volume) -> Outcome | 
         case InvalidPatch():
             if plan.proven:
                 raise InfrastructureError(f"patch_not_applied: {found.reason}")
-            return Outcome(Event.INVALID_PATCH, {"reason": found.reason})
+            said = ": ".join((found.reason, *map(str, found.violations[:1])))
+            return Outcome(Event.INVALID_PATCH, {"reason": said})
 
 
 def _start(replay: _Replay, held: Reservation) -> Watch:

@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.domain.attempt import SubmissionOrigin
 from orchestrator.domain.records import Submission
 from orchestrator.errors import InfrastructureError, TaskPackError
-from orchestrator.evidence.apply import Applied, apply
+from orchestrator.evidence.apply import Applied, InvalidPatch, PatchDiffers, apply
 from orchestrator.evidence.context import Context, Outcome, save
 from orchestrator.evidence.taking import captured
 from orchestrator.evidence.tree import Manifest, manifest_of
@@ -22,6 +22,8 @@ from orchestrator.storage.pack import Pack
 from orchestrator.storage.records import load
 
 MAX_PATCH = 256 * 1024**2
+MAX_ENTERED = 64 * 1024**2
+"""Bytes of a patch that somebody hands in; AI4AI-Bench's limit."""
 
 
 def run(folder: AttemptFolder) -> Outcome:
@@ -62,7 +64,7 @@ def judge_patch(ctx: Context, pack: Pack, patch: Path) -> JudgedPatch:
         TaskPackError: it is not readable, does not apply whole, or breaks the task's policy.
     """
     try:
-        data = read_bytes(patch, max_bytes=MAX_PATCH)
+        data = read_bytes(patch, max_bytes=MAX_ENTERED)
     except OSError as failure:
         raise TaskPackError(f"{patch}: {failure.strerror}") from failure
     sha256 = "sha256:" + hashlib.sha256(data).hexdigest()
@@ -80,7 +82,7 @@ def judge_patch(ctx: Context, pack: Pack, patch: Path) -> JudgedPatch:
         )
     if not isinstance(found, Applied):
         raise TaskPackError(
-            f"{patch}: {found.reason}",
+            "\n".join((f"{patch}: {found.reason}", *_breaches(found))),
             remedy=f"in {pack.solution}: git diff --binary --full-index --relative > FILE",
         )
     base = manifest_of(pack.solution, exclude=pack.exclude)
@@ -103,6 +105,11 @@ def judge_patch(ctx: Context, pack: Pack, patch: Path) -> JudgedPatch:
         accepted_at=ctx.now(),
     )
     return JudgedPatch(data, submission, found.manifest)
+
+
+def _breaches(found: InvalidPatch | PatchDiffers) -> tuple[str, ...]:
+    """Say each breach of the policy in a line."""
+    return tuple(map(str, found.violations)) if isinstance(found, InvalidPatch) else ()
 
 
 def enter_patch(folder: AttemptFolder, judged: JudgedPatch) -> Outcome:

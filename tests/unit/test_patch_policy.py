@@ -4,20 +4,27 @@ import base64
 import os
 import struct
 import zlib
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrator.adapters.git_store import GitTreeStore
 from orchestrator.domain.task import PatchPolicy, RefusedContent
-from orchestrator.evidence.apply import InvalidPatch, screen
+from orchestrator.evidence.apply import InvalidPatch, apply, screen
+from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed, capture
 from orchestrator.evidence.patch import PatchFault, parse
 from orchestrator.evidence.policy import (
     CEILING,
     Figures,
+    Policy,
     Rule,
     judge_content,
+    judge_rows,
     judge_size,
     measure,
 )
+from orchestrator.evidence.taking import violations
 from orchestrator.evidence.tree import Entry, Kind
 
 POLICY = PatchPolicy()
@@ -118,19 +125,116 @@ def test_nothing_added_measures_nothing() -> None:
         (b"innocent.py", struct.pack("<Q", 99) + b'{"a', Rule.WEIGHTS),
         (b"innocent.py", b"\x7fELF", Rule.BYTECODE),
         (b"innocent.py", b"\xa7\x0d\x0d\x0a" + bytes(12), Rule.BYTECODE),
+        (b"notes.txt", b"a" * 7000 + b"\0", Rule.BINARY),
+        (b"picture", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", Rule.BINARY),
+        (b"w.pt", b"\0", Rule.WEIGHTS),
         (b"train.py", b"import numpy", None),
+        (b"latin.txt", b"\xe4\xf6\xfc", None),
         (b"config.json", b"{}", None),
     ],
 )
 def test_content_is_known_by_name_and_by_magic(path: bytes, head: bytes, rule: Rule | None) -> None:
-    violations = judge_content(POLICY, [entry(path)], lambda _: head)
+    violations = judge_content(POLICY, [entry(path)], lambda _: head, known={path})
     assert [violation.rule for violation in violations] == ([rule] if rule else [])
-    assert judge_content("off", [entry(path)], lambda _: head) == ()
+    assert judge_content("off", [entry(path)], lambda _: head, known={path}) == ()
+
+
+def test_a_new_file_has_a_size_of_its_own() -> None:
+    large = Entry(b"a.py", Kind.FILE, "100644", POLICY.max_file + 1, "0" * 64)
+    (found,) = judge_content(POLICY, [large], lambda _: b"", known=())
+    assert str(found) == "a.py: max_file: a new file of 4194305 bytes, 4194304 allowed"
+    assert judge_content(POLICY, [large], lambda _: b"", known={b"a.py"}) == ()
+    exact = large._replace(size=POLICY.max_file)
+    assert judge_content(POLICY, [exact], lambda _: b"", known=()) == ()
+    assert judge_content("off", [large], lambda _: b"", known=()) == ()
+
+
+def test_a_file_is_named_for_each_thing_that_is_wrong_with_it() -> None:
+    large = Entry(b"w.npz", Kind.FILE, "100644", POLICY.max_file + 1, "0" * 64)
+    found = judge_content(POLICY, [large, entry(b"x.so")], lambda _: b"", known=())
+    assert [(v.path, v.rule) for v in found] == [
+        ("w.npz", Rule.WEIGHTS),
+        ("w.npz", Rule.FILE),
+        ("x.so", Rule.BYTECODE),
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.json", "b.JSONL", "c.csv", "d/e.tsv", "f.ndjson"])
+def test_rows_are_counted_in_each_file_of_rows(name: str) -> None:
+    rows = [b"{}"] * 16
+    assert judge_rows(POLICY, parse(new_file(name, *rows) + new_file("x" + name, *rows))) == ()
+    (found,) = judge_rows(POLICY, parse(new_file(name, *rows, b"{}")))
+    assert str(found) == f"{name}: max_rows: 17 rows added, 16 allowed"
+    assert judge_rows("off", parse(new_file(name, *rows, b"{}"))) == ()
+    assert judge_rows(POLICY, parse(new_file(name + ".py", *rows, b"{}"))) == ()
+
+
+def test_rows_that_are_added_in_many_places_are_added_up() -> None:
+    hunk = "@@ -{0},1 +{0},2 @@\n c\n+{{}}\n"
+    head = "diff --git a/x.json b/x.json\n--- a/x.json\n+++ b/x.json\n"
+    patch = head + "".join(hunk.format(n) for n in range(1, 18))
+    (found,) = judge_rows(POLICY, parse(patch.encode()))
+    assert found.figure == 17
+    assert isinstance(screen(patch.encode(), policy=POLICY), InvalidPatch)
+
+
+def test_submission_and_replay_judge_alike(tmp_path: Path) -> None:
+    for name in ("pristine", "workspace", "candidate", "target"):
+        (tmp_path / name).mkdir()
+    work, out = tmp_path / "workspace", tmp_path / "candidate"
+    (tmp_path / "pristine/known.py").write_text("a\n" * 600)
+    (work / "known.py").write_text("b\n" * 600)
+    (work / "rows.json").write_text("[]\n" * 17)
+    (work / "blob").write_bytes(b"a\0")
+    (work / "large.py").write_text("c\n" * 600)
+    (work / "fine.py").write_text("d\n")
+    policy = PatchPolicy(max_file=1000)
+    common: dict[str, Any] = {"exclude": (), "store": GitTreeStore()}
+
+    def captured(limits: Policy) -> Capture | PolicyRefused | ProofFailed:
+        return capture(work, tmp_path / "pristine", policy=limits, destination=out, **common)
+
+    refused = captured(policy)
+    assert isinstance(refused, PolicyRefused)
+    findings = {
+        "blob: what is no text does not cross (refuse: binary)",
+        "large.py: max_file: a new file of 1200 bytes, 1000 allowed",
+        "rows.json: max_rows: 17 rows added, 16 allowed",
+    }
+    assert {str(found) for found in refused.violations} == findings
+    assert {found.text for found in violations(refused)} == findings
+    taken = captured("off")
+    assert isinstance(taken, Capture)
+    again = apply(
+        out / "candidate.patch",
+        tmp_path / "pristine",
+        tmp_path / "target",
+        policy=policy,
+        expected_sha256=taken.patch_sha256,
+        **common,
+    )
+    assert isinstance(again, InvalidPatch)
+    rows = {finding for finding in findings if finding.startswith("rows")}
+    assert {str(found) for found in again.violations} == rows  # before anything is applied
+    (work / "rows.json").unlink()
+    taken = captured("off")
+    assert isinstance(taken, Capture)
+    again = apply(
+        out / "candidate.patch",
+        tmp_path / "pristine",
+        tmp_path / "target",
+        policy=policy,
+        expected_sha256=taken.patch_sha256,
+        **common,
+    )
+    assert isinstance(again, InvalidPatch)
+    assert {str(found) for found in again.violations} == findings - rows
+    assert list((tmp_path / "target").iterdir()) == []
 
 
 def test_a_task_may_refuse_less() -> None:
     policy = PatchPolicy(refuse=(RefusedContent.BYTECODE,))
-    assert judge_content(policy, [entry(b"a.csv")], lambda _: b"") == ()
+    assert judge_content(policy, [entry(b"a.csv")], lambda _: b"\0", known=()) == ()
 
 
 def test_every_rule_is_one_of_the_task_s_words() -> None:
