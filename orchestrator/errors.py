@@ -11,6 +11,7 @@ got something wrong::
     |   |-- GateRefusedError           a gate check or a reservation said no
     |   |   `-- ResourcesBusyError     somebody else has what is asked for; it will be free again
     |   |-- ContainerLostError         the machine ended a container, or lost it
+    |   |-- AgentUnstartedError        an agent's own program cannot run in the container
     |   |-- DeviceUnreadableError      the driver would not say how a GPU stands
     |   |-- DeviceLostError            a GPU has gone
     |   |-- AssetMismatchError         an asset is missing or not the one the task locks
@@ -85,6 +86,10 @@ class ResourcesBusyError(GateRefusedError):
 
 class ContainerLostError(InfrastructureError):
     """The machine ended a container, the engine lost it, or another engine or boot answers."""
+
+
+class AgentUnstartedError(InfrastructureError):
+    """The program that the host put into a container for an agent could not be run there."""
 
 
 class DeviceUnreadableError(InfrastructureError):

@@ -18,7 +18,9 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from orchestrator.domain.agent_package import PackageSource
+from orchestrator.domain.container import ExecResult
 from orchestrator.domain.model import Dialect
+from orchestrator.errors import AgentUnstartedError
 from orchestrator.ports import Agent, AgentSession
 from orchestrator.storage.pack import Pack
 
@@ -30,6 +32,9 @@ _ENDED, _CUT_OFF = 2.0, 60.0
 """For so long a program that has ended may have ended with its container. It is cut off also where
 it could not be started, because the container stood still for a submission."""
 _MAX_TOLD = 64 * 1024
+_UNSTARTED = frozenset({126, 127})
+"""How shells, loaders and the relay end a program that could not be run."""
+_SHOWN = 300
 
 _SESSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,199}")
 """What a program may call its session. Whatever runs beside it can print on its output as well."""
@@ -45,15 +50,19 @@ _GO_ON = "The connection to the model was lost and is tried again. Go on with wh
 class Reader(ABC):
     """Turns what a program prints, a JSON object a line, into lines of the transcript.
 
-    ``session_id`` is the program's own name for its session, once it has said it.
+    ``session_id`` is the program's own name for its session, once it has said it; ``begun`` tells
+    whether it has said anything, ``last`` is the last line that came.
     """
 
     def __init__(self, session: AgentSession) -> None:
         self.session = session
         self.session_id = ""
+        self.begun = False
+        self.last = ""
 
     def take(self, line: str) -> None:
         """Take one line; what is no JSON object stays in the raw log alone."""
+        self.last = line[:_SHOWN]
         if not line.startswith("{"):
             return
         try:
@@ -61,6 +70,7 @@ class Reader(ABC):
         except (ValueError, RecursionError):
             return
         if isinstance(event, dict):
+            self.begun = True
             with contextlib.suppress(RecursionError):  # it could just be read, and not be written
                 self.event(event)
 
@@ -149,6 +159,7 @@ class CliAgent(Agent, ABC):
             done = session.run_program((*self.command(session), *arguments), env, reader.take)
             if session.stopping.wait(_CUT_OFF if done.exit_code is None else _ENDED):
                 return  # with its container
+            self._require_start(done, reader)
             resumed = reader.session_id if _SESSION.fullmatch(reader.session_id) else ""
             if session.provider_failed() and failures < RESUMPTIONS:
                 pause = min(_FIRST_PAUSE * 2**failures, _LONGEST_PAUSE)
@@ -162,6 +173,23 @@ class CliAgent(Agent, ABC):
                 session.note("agent_nudged", exit_code=done.exit_code, nudge=nudges)
             else:
                 return
+
+    def _require_start(self, done: ExecResult, reader: Reader) -> None:
+        """Tell a program that this container cannot run from one that ended by itself.
+
+        What the host itself started ended as shells and loaders end what cannot be run, and nothing
+        was ever asked of the model: so there is nothing yet that a candidate could have done.
+
+        Raises:
+            AgentUnstartedError: it could not be run.
+        """
+        if done.exit_code not in _UNSTARTED or reader.begun or reader.session.model_asked():
+            return
+        said = f": {reader.last}" if reader.last else ""
+        raise AgentUnstartedError(
+            f"agent {self.name} cannot run in this task's image: exit {done.exit_code}{said}",
+            remedy="choose another version or image; see docs/agents.md, Packages",
+        )
 
 
 def _unheard(_line: str) -> None:

@@ -146,6 +146,10 @@ class ContainerSession(AgentSession):
         return self._thinking.ask(body)
 
     @override
+    def model_asked(self) -> bool:
+        return self._thinking.gateway.arrived() > 0
+
+    @override
     def provider_failed(self) -> bool:
         return self._thinking.provider_failed
 

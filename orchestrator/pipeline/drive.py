@@ -12,6 +12,7 @@ from orchestrator.domain.outcome import HostFact
 from orchestrator.domain.records import AttemptPlan, PhasePlan, ReplayPlan, ScoringPlan
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import (
+    AgentUnstartedError,
     AssetMismatchError,
     ContainerLeftRunning,
     ContainerLostError,
@@ -367,12 +368,12 @@ _FACTS: dict[type[Exception], str] = {
     GateRefusedError: "gate_refused",
     ResourcesBusyError: RESOURCES_BUSY,
     AssetMismatchError: "asset_mismatch",
+    AgentUnstartedError: "agent_unstarted",
     ContainerLostError: HostFact.CONTAINER_LOST.value,
     EngineUnavailableError: "engine_unavailable",
     StorageFullError: HostFact.HOST_DISK_FULL.value,
     InfrastructureError: "infrastructure",
 }
-
 
 _HAD = frozenset({State.RUNNING, State.COLLECTED})
 """States of a replay whose run was begun or had."""

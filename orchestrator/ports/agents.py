@@ -95,6 +95,10 @@ class AgentSession(Protocol):
         """
         ...
 
+    def model_asked(self) -> bool:
+        """Tell whether anything was asked of the model so far, by the host's own count."""
+        ...
+
     def provider_failed(self) -> bool:
         """Tell whether the last thing that was asked of the model failed for its provider."""
         ...

@@ -70,6 +70,10 @@ class Gateway(Protocol):
         """What was used so far."""
         ...
 
+    def arrived(self) -> int:
+        """How many requests have come, whatever became of them."""
+        ...
+
     def outage(self) -> float:
         """Seconds for which the provider was away, as the host's own probe saw."""
         ...

@@ -18,6 +18,7 @@ class Run:
     lines: tuple[str, ...] = ()
     exit_code: int | None = 0
     provider_failed: bool = False
+    asks: bool = True
 
 
 @dataclass
@@ -34,6 +35,7 @@ class ScriptedSession(AgentSession):
     notes: list[dict[str, Any]] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
     failed: bool = False
+    model_was_asked: bool = False
     ends_with: int = 0
     """The run of the program with which the exploration is over; 0 for none."""
 
@@ -75,6 +77,7 @@ class ScriptedSession(AgentSession):
         for line in run.lines:
             on_line(line)
         self.failed = run.provider_failed
+        self.model_was_asked = self.model_was_asked or run.asks
         if len(self.started) == self.ends_with:
             self.over.set()
         return ExecResult(run.exit_code, b"", truncated=False, timed_out=False, seconds=1.0)
@@ -97,6 +100,10 @@ class ScriptedSession(AgentSession):
         if isinstance(answer, ModelRefused):
             raise answer
         return answer
+
+    @override
+    def model_asked(self) -> bool:
+        return self.model_was_asked
 
     @override
     def provider_failed(self) -> bool:

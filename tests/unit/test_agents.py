@@ -18,7 +18,7 @@ from orchestrator.agents.gemini_cli import GeminiCliAgent
 from orchestrator.agents.mini_swe_agent import MiniSweAgent
 from orchestrator.agents.opencode import OpencodeAgent
 from orchestrator.agents.registry import agent_names, make_agent, package_of, split_version
-from orchestrator.errors import UsageError
+from orchestrator.errors import AgentUnstartedError, UsageError
 from orchestrator.storage.pack import Pack, load_pack
 from tests.unit.agents_help import Run, ScriptedSession
 
@@ -88,6 +88,33 @@ def test_an_exploration_that_is_over_starts_nothing_more(pack: Pack) -> None:
     session.over.set()
     CodexAgent(pack).run(session)
     assert session.started == []
+
+
+MISSING = "relay: /opt/agent/codex: No such file or directory"
+
+
+@pytest.mark.parametrize("code", [126, 127])
+def test_a_program_that_cannot_be_run_is_the_hosts_failure(code: int, pack: Pack) -> None:
+    session = ScriptedSession(runs=[Run((MISSING,), exit_code=code, asks=False)])
+    with pytest.raises(AgentUnstartedError, match=f"exit {code}: {MISSING}"):
+        CodexAgent(pack).run(session)
+    assert len(session.started) == 1
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        Run((MISSING,), exit_code=127),
+        Run((BEGUN,), exit_code=127, asks=False),
+        Run((MISSING,), exit_code=1, asks=False),
+        Run((MISSING,), exit_code=None, asks=False),
+    ],
+    ids=["it asked", "it spoke", "it failed", "it was cut off"],
+)
+def test_what_may_be_an_agents_own_doing_is_never_the_hosts(first: Run, pack: Pack) -> None:
+    session = ScriptedSession(runs=[first, *(Run() for _ in range(NUDGES))])
+    CodexAgent(pack).run(session)
+    assert len(session.started) == 1 + NUDGES
 
 
 @pytest.mark.parametrize("kind", CLASSES)

@@ -83,7 +83,8 @@ class GatewayApp:
         self._vault = vault
         self._clock = clock
         self._on_fault = on_fault
-        self._numbers = 0
+        self.arrived = 0
+        """Requests, whatever became of them."""
         self._at_once = 0
         self._bytes = 0
         self._full = False
@@ -94,10 +95,10 @@ class GatewayApp:
         """Serve one request of an ASGI server."""
         if scope["type"] != "http":
             return
-        self._numbers += 1
+        self.arrived += 1
         request = Request(scope, receive)
         turn = _Turn(
-            number=self._numbers,
+            number=self.arrived,
             request=request,
             path=scope["path"],
             language=guess(scope["path"], self._session.choice.dialects),

@@ -120,6 +120,7 @@ class _OpenGateway(Gateway):
         self._recorder = Recorder(session.record, session.choice, prices, self._vault, clock)
         self._folder = socket_folder(host)
         self._listener = _listen(self._folder / _SOCKET, session.owner)
+        self._app: GatewayApp | None = None
         self._server: AgentServer | None = None
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="model-gateway", daemon=True)
@@ -138,6 +139,10 @@ class _OpenGateway(Gateway):
     @override
     def usage(self) -> Usage:
         return self._meter.used
+
+    @override
+    def arrived(self) -> int:
+        return 0 if self._app is None else self._app.arrived
 
     @override
     def outage(self) -> float:
@@ -170,7 +175,7 @@ class _OpenGateway(Gateway):
 
     async def _serve(self) -> None:
         source = self._source()
-        app = GatewayApp(
+        self._app = GatewayApp(
             Policy(self._session),
             source,
             self._meter,
@@ -179,7 +184,7 @@ class _OpenGateway(Gateway):
             self._clock,
             self._on_fault,
         )
-        self._server = AgentServer(app, self._listener, self._started)
+        self._server = AgentServer(self._app, self._listener, self._started)
         try:
             await self._server.serve()
             self._fault = self._fault or self._server.accept_fault()
