@@ -9,6 +9,7 @@ from orchestrator.domain.agent_package import AGENT_FOLDER
 from orchestrator.domain.container import Mount
 from orchestrator.domain.model import NO_MODEL
 from orchestrator.domain.records import AttemptPlan
+from orchestrator.evidence import raw_stream, transcript
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.model_room import RELAY, SOCKET, ModelRoom, record_digests
 from orchestrator.evidence.raw_stream import RawLog
@@ -17,6 +18,7 @@ from orchestrator.evidence.transcript import Transcript
 from orchestrator.evidence.trial import Trials
 from orchestrator.lifecycle.machine import Event
 from orchestrator.ports import Agent, Container
+from orchestrator.ports.models import MAX_RECORD
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.layout import AttemptFolder
 
@@ -126,6 +128,12 @@ class Desk:
 
     def _note_leftover(self, command: str, pids: tuple[int, ...]) -> None:
         self._note("command_limit", command=command[:200], cleared_pids=list(pids))
+
+
+def record_size(plan: AttemptPlan) -> int:
+    """Say how many bytes the record of an agent and its model may come to."""
+    model = 0 if plan.model == NO_MODEL else MAX_RECORD + raw_stream.MAX_BYTES
+    return transcript.MAX_BYTES + model
 
 
 def harness_of(plan: AttemptPlan) -> tuple[str, ...]:

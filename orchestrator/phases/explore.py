@@ -19,7 +19,7 @@ from orchestrator.evidence.apply import copy_pristine
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed
 from orchestrator.evidence.context import Context, Outcome, container_name, save
-from orchestrator.evidence.desk import Desk, desk_mounts, harness_of
+from orchestrator.evidence.desk import Desk, desk_mounts, harness_of, record_size
 from orchestrator.evidence.observer import Subject
 from orchestrator.evidence.ownership import claim_of, devices_of, owned, require_driver
 from orchestrator.evidence.requests import Action, Answer, Request, RequestBox
@@ -84,8 +84,8 @@ def run(
     """
     need, phases = plan.resources, (Phase.EXPLORE,)
     # /workspace, /out, and what is kept of a refused one; the first two again for a test.
-    disks = 3 if plan.task.edit is None else 5
-    claim = claim_of(plan, Phase.EXPLORE, disks * need.disk, folder.root)
+    disk = (3 if plan.task.edit is None else 5) * need.disk + record_size(plan)
+    claim = claim_of(plan, Phase.EXPLORE, disk, folder.root)
     evidence = folder.gate if devices_of(plan, phases) else None
     checks = partial(require_driver, ctx, plan, phases)
     owning = owned(ctx, plan, phases, claim, checks, evidence)

@@ -8,6 +8,9 @@ from typing import Protocol
 from orchestrator.domain.model import Dialect, Exchange, Usage
 from orchestrator.domain.task import Budget, ProviderTool
 
+MAX_RECORD = 512 * 1024**2
+"""Bytes to which the file of an attempt's exchanges may grow."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:

@@ -133,7 +133,7 @@ def test_what_repeats_from_request_to_request_is_stored_once(tmp_path: Path) -> 
 def test_a_recording_is_bounded_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.adapters.model_gateway.record.MAX_FILE", 20_000)
+    monkeypatch.setattr("orchestrator.adapters.model_gateway.record.MAX_RECORD", 20_000)
     long = Turn(text="word " * 2000)
     with MockModels([long] * 3) as models, line(models, tmp_path) as agent:
         for body in conversation(CHAT_CASE):

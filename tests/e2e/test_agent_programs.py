@@ -58,9 +58,16 @@ def package(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put the stand-in where orch agents install would."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(rig.root / "cache"))
     folder = rig.root / "cache" / "orch" / "agents" / "codex" / "0.171.0"
+    (folder / "tree" / "bin").mkdir(parents=True)
+    install(folder, PROGRAM)
+    return folder
+
+
+def install(folder: Path, text: str) -> None:
+    """Make the package this one program."""
     program = folder / "tree" / "bin" / "codex"
-    program.parent.mkdir(parents=True)
-    program.write_text(PROGRAM)
+    program.unlink(missing_ok=True)
+    program.write_text(text)
     program.chmod(0o755)
     seal(folder / "tree")
     record = AgentPackage(
@@ -70,12 +77,11 @@ def package(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Path:
         version="0.171.0",
         program=("bin/codex",),
         digest=tree_digest(folder / "tree"),
-        size=len(PROGRAM),
+        size=len(text),
         files=1,
         fetched="2026-01-01T00:00:00+00:00",
     )
-    write_json(folder / "package.json", record.model_dump(mode="json"))
-    return folder
+    write_json(folder / "package.json", record.model_dump(mode="json"), replace=True)
 
 
 def run(rig: Rig, pack: Path) -> tuple[MockModels, Any]:
@@ -111,6 +117,21 @@ def test_a_program_is_relayed_read_along_and_resumed_in_its_own_session(
     assert plan["agent_package"]["package"]["digest"] == tree_digest(package / "tree")
     assert "npm @openai/codex 0.171.0" in rig.call("show", attempt).out
     assert holding(rig.runs, KEY) == []
+    rig.nothing_left()
+
+
+def test_a_program_that_the_image_cannot_run_is_the_machines_failure(
+    rig: Rig, package: Path
+) -> None:
+    install(package, "#!/no/such/interpreter\n")
+    models, done = run(rig, rig.pack())
+    assert done.code == 75
+    assert "cannot run in this task's image: exit 127" in done.err
+    assert "No such file or directory" in done.err
+    (attempt,) = rig.runs.glob("*/attempt-*")
+    ended = last(attempt, "infrastructure")
+    assert (ended["reason"], ended["fact"]) == ("runtime_failure", "agent_unstarted")
+    assert models.seen == []
     rig.nothing_left()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.storage.ledger import Claim, Ledger, Reservation
 from tests.e2e.rig import Done, Rig, events, final, last
 from tests.mock_models.researcher import Researcher
 from tests.mock_models.server import MockModels, Script
@@ -50,7 +51,17 @@ def holding(root: Path, text: str) -> list[Path]:
     return [path for path in files if text.encode() in path.read_bytes()]
 
 
-def test_the_loop_explores_to_its_submission_and_no_key_is_to_be_found(rig: Rig) -> None:
+def test_the_loop_explores_to_its_submission_and_no_key_is_to_be_found(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims: list[Claim] = []
+    reserve = Ledger.reserve
+
+    def noted(ledger: Ledger, claim: Claim) -> Reservation:
+        claims.append(claim)
+        return reserve(ledger, claim)
+
+    monkeypatch.setattr(Ledger, "reserve", noted)
     nosy = f"env; cat /proc/*/environ; find /run /logs /opt; {CHANGE}"
     with mock(rig, Researcher([nosy, None, SUBMIT])) as models:
         attempt = explored(rig, rig.pack())
@@ -58,6 +69,8 @@ def test_the_loop_explores_to_its_submission_and_no_key_is_to_be_found(rig: Rig)
     assert captured["reason"] == "agent_explicit_submit"
     assert captured["model"]["requests"] == len(models.asked) == 3
     assert captured["model"]["output_tokens"] == 60
+    disk = json.loads((attempt / "plan.json").read_text())["resources"]["disk"]
+    assert [claim.disk for claim in claims] == [3 * disk + 640 * 1024**2]
     assert captured["provider_outage_s"] == 0
     assert audits(attempt) == ["agent_nudged"]
     lines = transcript(attempt)

@@ -18,11 +18,10 @@ from orchestrator.adapters.model_gateway.fingerprint import Fingerprint
 from orchestrator.adapters.model_gateway.secrets import Vault
 from orchestrator.domain.model import Exchange, Price
 from orchestrator.ports import Clock
-from orchestrator.ports.models import ModelChoice
+from orchestrator.ports.models import MAX_RECORD, ModelChoice
 from orchestrator.storage.durable import storage_faults
 
 SCHEMA = "orch.exchanges/1"
-MAX_FILE = 512 * 1024**2
 MAX_BODY = 16 * 1024**2
 _LARGE = 256
 _PART = "orch:part"
@@ -129,9 +128,9 @@ class Recorder:
         assert self._descriptor is not None  # noqa: S101 - for mypy; add looked
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
         line = self._vault.clean(text.encode("ascii")) + b"\n"
-        if self._size + len(line) > MAX_FILE:
+        if self._size + len(line) > MAX_RECORD:
             self._full = True
-            line = json.dumps({"full": MAX_FILE}).encode() + b"\n"
+            line = json.dumps({"full": MAX_RECORD}).encode() + b"\n"
         with storage_faults(self._path):
             if os.write(self._descriptor, line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
