@@ -4,6 +4,7 @@ It lies beside the assets in a folder that is named by the image's digest and, i
 tree's. So another image never shows through, and what was changed there is taken out again.
 """
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,10 +31,12 @@ def with_workspace(engine: ContainerEngine, store: AssetStore, pack: Pack) -> Pa
     if not pack.spec.workspace.in_image:
         return pack
     image = engine.image(image_reference(pack.spec.resources(Phase.REPLAY).image))
-    place = store.workspaces / image.digest.rpartition(":")[2]
+    added = None if pack.spec.workspace.add is None else pack.folder / pack.spec.workspace.add
+    parts = [image.digest, *([] if added is None else [tree_digest(added)])]
+    place = store.workspaces / "-".join(part.rpartition(":")[2] for part in parts)
     place.mkdir(parents=True, exist_ok=True)
     with locked(store.workspaces / ".lock"):
-        found = _intact(place) or _taken_out(engine, image.reference, place)
+        found = _intact(place) or _taken_out(engine, image.reference, added, place)
     run = found / "run.sh"
     if run.is_symlink() or not run.is_file() or not run.stat().st_mode & 0o100:
         raise TaskPackError(
@@ -59,11 +62,13 @@ def _digest(folder: Path) -> str:
         return ""
 
 
-def _taken_out(engine: ContainerEngine, reference: str, place: Path) -> Path:
+def _taken_out(engine: ContainerEngine, reference: str, added: Path | None, place: Path) -> Path:
     new = place / ".new"
     make_folder(new)
     engine.copy_out(reference, WORKSPACE, new)
     tree = new / Path(WORKSPACE).name
+    if added is not None:
+        shutil.copytree(added, tree, symlinks=True, dirs_exist_ok=True)
     seal(tree)
     final = place / tree_digest(tree).rpartition(":")[2]
     tree.chmod(0o755)  # a folder one may not write to cannot be moved by an ordinary user

@@ -61,6 +61,8 @@ class Check:
     output: str
     subject: Subject
     log_mode: int = 0o644
+    scratch: tuple[str, ...] = ()
+    """Further folders that are empty and writable; nothing is read from them."""
 
     def with_env(self, env: Mapping[str, str]) -> "Check":
         """Return the same check with other variables."""
@@ -129,6 +131,7 @@ class Check:
                 *asset_mounts(self.phase, plan.materials),
                 *self.mounts,
                 *host_mounts(rooms.host),
+                *rooms.scratch_mounts(tag, self.scratch),
             ),
             env=self.env,
             labels=ctx.labels(plan.run_id, plan.engine, deadline_ns),

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +18,7 @@ from orchestrator.storage.ledger import Reservation
 
 CONTROL_SIZE = 16 * 1024**2
 HARNESS = "/opt/harness"
+_LOGS = PurePosixPath("/logs")
 
 
 def writable_mounts(workspace: Path, out: Path) -> tuple[Mount, ...]:
@@ -156,6 +157,17 @@ class Rooms:
         make_folder(folder)
         _own(folder, self.ctx.users.agent)
         return folder
+
+    def scratch_mounts(self, tag: str, targets: tuple[str, ...]) -> tuple[Mount, ...]:
+        """Bind further folders of the scratch volume, empty and a container's own."""
+        mounts = []
+        for number, target in enumerate(targets, 1):
+            below = PurePosixPath(target)
+            if below.is_relative_to(_LOGS):  # a mount point under a read-only bind
+                make_folder(self.host / below.relative_to(_LOGS), exist_ok=True)
+            folder = self.scratch_folder(f"{tag}-{number}")
+            mounts.append(Mount(folder, target, writable=True))
+        return tuple(mounts)
 
     def defer(self, close: Callable[[], None]) -> None:
         """Close something else with the rooms."""

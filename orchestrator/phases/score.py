@@ -104,6 +104,7 @@ def run(
                 output=OUTPUT,
                 subject=Subject.of(Phase.SCORE, folder, pack.spec, held),
                 log_mode=0o600,
+                scratch=pack.spec.score.scratch,
             ),
         )
         journal.append(Event.SCORE_STARTED, checkpoints=[c.name for c in plan.checkpoints])

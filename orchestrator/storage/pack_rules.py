@@ -42,6 +42,8 @@ def _named_paths(spec: TaskSpec) -> Iterator[tuple[Loc, str, str]]:
     yield ("instructions",), spec.instructions, "file"
     if not spec.workspace.in_image:
         yield ("workspace", "from"), spec.workspace.source, "folder"
+    elif spec.workspace.add:
+        yield ("workspace", "add"), spec.workspace.add, "folder"
     yield ("score", "command"), spec.score.command, "file"
     if spec.proxy and not spec.proxy.in_image:
         yield ("proxy", "command"), spec.proxy.command, "file"
@@ -79,8 +81,9 @@ def _run_script(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
 def _exposures(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
     """Find what would show an exploration how the final data or the score is made."""
     shown: dict[str, Path] = {}
-    if not spec.workspace.in_image:
-        shown["the workspace"] = (folder / spec.workspace.source).resolve()
+    shipped = spec.workspace.add if spec.workspace.in_image else spec.workspace.source
+    if shipped is not None:
+        shown["the workspace"] = (folder / shipped).resolve()
     if spec.proxy and not spec.proxy.in_image:
         shown["the proxy's folder"] = shown_with(folder, spec.proxy.command).resolve()
     hidden: dict[Loc, str] = {("score", "command"): spec.score.command, **dict(_scripts(spec))}
