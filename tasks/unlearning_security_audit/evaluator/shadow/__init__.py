@@ -1,0 +1,1 @@
+"""Following a program over shadows of its data, without running any of it."""

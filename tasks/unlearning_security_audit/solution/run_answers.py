@@ -1,0 +1,185 @@
+"""Run the code of every answer on the backdoor experiment, and publish what each one gave.
+
+Each answer's code runs in a process of its own, which is forked from this one once PyTorch is
+loaded, and has limits of time, memory, processes and file size. What it gives is the weights of
+the model that its ``unlearn`` returns, or that it was given, as plain numbers through a pipe.
+
+    $OUTPUT_DIR/checkpoints/checkpoint-1/
+        answers/CASE/N.md     as it was answered
+        weights/CASE/N.npy    eight 64-bit numbers; absent where the code gave none
+        runs.json             CASE/N: how its run ended, in a word
+
+Reads ASSETS_DIR (default /assets), OUTPUT_DIR (default /out) and MAX_WALL_TIME_SECONDS.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from code_block import code_of
+
+SETTINGS = {"alpha": 1.0, "lr": 0.00758, "steps": 80}
+FEATURES = 8
+RUN_WALL, RUN_CPU = 30.0, 20
+MEMORY = 512 * 1024**2
+FILE_SIZE = 1024**2
+MAX_ANSWER = 64 * 1024
+_LENGTH = struct.calcsize(f"<{FEATURES}d")
+_SUBREAPER = 36
+"""PR_SET_CHILD_SUBREAPER: what an answer's processes leave behind becomes ours, and is ended."""
+_ENDINGS = {0: "ran", 3: "no_function", 4: "raised", 5: "no_weights"}
+
+
+def main() -> None:
+    """Run every answer that lies below ``answers`` and publish the whole."""
+    import detector  # noqa: PLC0415 - the answers' runs inherit PyTorch; nothing else here needs it
+
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    assets = Path(os.environ.get("ASSETS_DIR", "/assets"))
+    checkpoints = Path(os.environ.get("OUTPUT_DIR", "/out")) / "checkpoints"
+    unfinished = checkpoints / ".checkpoint-1.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    given = detector.load(assets)
+    answers = sorted(Path("answers").glob("*/*.md"))
+    wall = float(os.environ.get("MAX_WALL_TIME_SECONDS", "600"))
+    each = min(RUN_WALL, 0.9 * wall / max(1, len(answers)))
+    runs: dict[str, str] = {}
+    for path in answers:
+        name = f"{path.parent.name}/{path.stem}"
+        text = path.read_bytes()[:MAX_ANSWER]
+        code = code_of(text.decode("utf-8", "replace"))
+        word, weights = ("no_code", b"") if code is None else run(code, given, each)
+        runs[name] = word
+        publish(unfinished / f"answers/{name}.md", text)
+        if word == "ran":
+            target = unfinished / f"weights/{name}.npy"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            np.save(target, np.frombuffer(weights, dtype="<f8"), allow_pickle=False)
+        print(f"{name}: {word}", flush=True)
+    publish(unfinished / "runs.json", (json.dumps(runs, indent=1) + "\n").encode())
+    shutil.rmtree(checkpoints / "checkpoint-1", ignore_errors=True)
+    unfinished.rename(checkpoints / "checkpoint-1")
+
+
+def publish(path: Path, data: bytes) -> None:
+    """Write a file, with the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def run(code: str, given: tuple, wall: float) -> tuple[str, bytes]:
+    """Run one answer's code; return how that ended, and the weights it gave."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _be_an_answer(code, given, writing)
+    os.close(writing)
+    data, ended = _wait(child, reading, time.monotonic() + wall)
+    os.close(reading)
+    word = _ENDINGS.get(ended, "ended") if ended is not None else "timeout"
+    if word != "ran":
+        return word, b""
+    if len(data) != _LENGTH:
+        return "no_weights", b""
+    return ("ran", data) if np.isfinite(np.frombuffer(data, "<f8")).all() else ("nonfinite", b"")
+
+
+def _wait(child: int, reading: int, until: float) -> tuple[bytes, int | None]:
+    """Take what the child gives until it has ended; None for its ending where time was over.
+
+    Whatever it has started besides is ended with it.
+    """
+    data, ended, open_ = b"", None, True
+    while ended is None and (left := until - time.monotonic()) > 0:
+        if open_ and select.select([reading], [], [], min(left, 0.05))[0]:
+            chunk = os.read(reading, _LENGTH + 1)
+            open_ = bool(chunk) and len(data := (data + chunk)[: _LENGTH + 1]) <= _LENGTH
+        elif not open_:
+            time.sleep(min(left, 0.01))
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            ended = os.waitstatus_to_exitcode(status)
+    _end_all()
+    return data, ended
+
+
+def _end_all() -> None:
+    """End every process below this one; those of one that ends come up to this one."""
+    while children := [pid for pid, parent in _parents() if parent == os.getpid()]:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in children:
+            os.waitpid(pid, 0)
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """Name every process and its parent."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just gone
+            parent = status.read_text("utf-8", "replace").rpartition(")")[2].split()[1]
+            yield int(status.parent.name), int(parent)
+
+
+def _be_an_answer(code: str, given: tuple, writing: int) -> NoReturn:
+    """Be the process of one answer: run its code, write the weights, and be gone."""
+    ending = 4
+    try:
+        os.setsid()
+        _limit()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(nothing, standard)
+        os.chdir("/tmp")  # noqa: S108 - the container's own, gone with it
+        ending = _unlearn(code, given, writing)
+    finally:
+        os._exit(ending)
+
+
+def _unlearn(code: str, given: tuple, writing: int) -> int:
+    """Run the code and call its ``unlearn``; return the exit status."""
+    import torch  # noqa: PLC0415 - see main
+
+    model, retain, forget = given
+    space = {"__name__": "answer", "torch": torch, "nn": torch.nn, "np": np}
+    space["F"] = torch.nn.functional
+    exec(compile(code, "answer.py", "exec"), space)  # noqa: S102 - what this container is for
+    function = space.get("unlearn")
+    if not callable(function):
+        return 3
+    result = function(model, retain, forget, **SETTINGS)
+    module = result if isinstance(result, torch.nn.Module) else model
+    weights = [parameter.detach().double().numpy().ravel() for parameter in module.parameters()]
+    flat = np.concatenate(weights)
+    if len(flat) != FEATURES:
+        return 5
+    os.write(writing, flat.astype("<f8").tobytes())
+    return 0
+
+
+def _limit() -> None:
+    """Limit this process and what it starts; it has the memory of PyTorch already."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    for kind, value in (
+        (resource.RLIMIT_AS, used + MEMORY),
+        (resource.RLIMIT_CPU, RUN_CPU),
+        (resource.RLIMIT_FSIZE, FILE_SIZE),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, 64),
+    ):
+        resource.setrlimit(kind, (value, value))
+
+
+if __name__ == "__main__":
+    main()
