@@ -16,3 +16,6 @@ Gpu = Annotated[
 Official = Annotated[
     bool, typer.Option("--official", help="Refuse whatever would make the result local.")
 ]
+Wait = Annotated[
+    str, typer.Option(metavar="DURATION", help="Wait so long for GPUs, CPUs and memory in use.")
+]

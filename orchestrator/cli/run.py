@@ -11,7 +11,7 @@ import typer
 from orchestrator import wiring
 from orchestrator.cli import logging
 from orchestrator.cli.context import invocation
-from orchestrator.cli.options import Agent, Gpu, Official
+from orchestrator.cli.options import Agent, Gpu, Official, Wait
 from orchestrator.cli.progress import Progress, interruptible
 from orchestrator.cli.render import emit, emit_json
 from orchestrator.domain.attempt import Through
@@ -34,9 +34,6 @@ Task = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the whole plan; start nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")]
-Wait = Annotated[
-    str, typer.Option(metavar="DURATION", help="Wait so long for GPUs, CPUs and memory in use.")
-]
 FailOnBehavior = Annotated[
     bool,
     typer.Option("--fail-on-behavior", help="Exit 1 when the candidate came to no valid score."),
@@ -97,7 +94,7 @@ def explore(
     fail_on_behavior: FailOnBehavior = False,
 ) -> Exit:
     """Let an agent work on a task until it submits, gives up, or its time is over."""
-    with working(context, dry_run=dry_run, asked=_asked(gpu, wait)) as ctx:
+    with working(context, dry_run=dry_run, asked=asked(gpu, wait)) as ctx:
         pack, plan = jobs.plan_explore(
             ctx, task, agent=agent, model=model, effort=effort, official=official
         )
@@ -126,8 +123,8 @@ def replay(
     fail_on_behavior: FailOnBehavior = False,
 ) -> Exit:
     """Run an attempt's candidate formally, then score it."""
-    asked = _asked(gpu, wait)
-    with working(context, dry_run=dry_run, replaying=attempt, asked=asked) as ctx:
+    wanted = asked(gpu, wait)
+    with working(context, dry_run=dry_run, replaying=attempt, asked=wanted) as ctx:
         found = lookup.resolve(ctx.runs, attempt)
         if not isinstance(found, AttemptFolder):
             raise UsageError(f"{attempt} is not an attempt", remedy="orch status lists attempts")
@@ -174,7 +171,7 @@ def score(
     fail_on_behavior: FailOnBehavior = False,
 ) -> Exit:
     """Score a replay once more, or checkpoints that exist already."""
-    with working(context, asked=_asked(gpu, wait)) as ctx:
+    with working(context, asked=asked(gpu, wait)) as ctx:
         if checkpoint:
             entered = jobs.score_checkpoints(
                 ctx,
@@ -235,7 +232,7 @@ def _preview(document: Mapping[str, Any], *, json: bool) -> Exit:
     return Exit.OK
 
 
-def _asked(gpu: str, wait: str) -> Asked:
+def asked(gpu: str, wait: str) -> Asked:
     """Read ``--gpu`` and ``--wait``.
 
     Raises:

@@ -12,11 +12,14 @@ import typer
 
 from orchestrator import wiring
 from orchestrator.cli.context import invocation
+from orchestrator.cli.options import Gpu, Official, Wait
 from orchestrator.cli.render import Stream, emit, emit_json, table
+from orchestrator.cli.task_import import import_task
 from orchestrator.config import Settings
 from orchestrator.errors import Exit
 from orchestrator.phases import prepare as preparation
 from orchestrator.phases import task_check
+from orchestrator.report.words import figure
 from orchestrator.storage.assets import AssetStore
 from orchestrator.storage.pack import Severity, bundled_name, bundled_packs, load_pack
 from orchestrator.storage.starter import start_pack
@@ -97,6 +100,39 @@ def prepare(
         return
     rows = [(asset.asset, asset.how, asset.digest, str(asset.folder)) for asset in done]
     emit("\n".join(table(("asset", "state", "digest", "folder"), rows)))
+
+
+@app.command()
+def baseline(
+    context: typer.Context,
+    task: Pack,
+    *,
+    gpu: Gpu = "auto",
+    wait: Wait = "0",
+    official: Official = False,
+    json: Json = False,
+) -> None:
+    """Measure the start and the shipped solution formally; write both into the pack."""
+    from orchestrator.cli.run import asked, working  # noqa: PLC0415 - the other commands run nothing
+    from orchestrator.pipeline.baseline import measure  # noqa: PLC0415
+
+    before = load_pack(task)
+    with working(context, asked=asked(gpu, wait)) as ctx:
+        points = [one.point for one in measure(ctx, task, official=official)]
+    after = load_pack(task)
+    if json:
+        digests = {"measured": before.digest, "now": after.digest}
+        emit_json({"reference": [p.model_dump(mode="json") for p in points], "pack": digests})
+        return
+    rows = [(p.name, figure(p.value), p.note) for p in points]
+    emit("\n".join(table(("reference", before.spec.score.metric, "note"), rows)))
+    emit(
+        f"written into {after.source}, which makes it {after.digest}: attempts that were made with"
+        f" the pack before ({before.digest}) need that file back to be replayed or scored again"
+    )
+
+
+app.command("import")(import_task)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -460,6 +461,11 @@ class PatchPolicy(Strict):
     refuse: tuple[RefusedContent, ...] = tuple(RefusedContent)
 
 
+def _off(value: Any) -> Any:
+    """Take the word ``off`` for itself, which YAML takes for a truth value."""
+    return "off" if value is False else value
+
+
 LineRange = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,6}-[1-9][0-9]{0,6}$")]
 """Lines of a file from 1, both ends in: ``9-24``."""
 
@@ -539,7 +545,7 @@ class TaskSpec(Strict):
     telemetry: TelemetrySpec = TelemetrySpec()
     proxy: ProxySpec | None = None
     checkpoints: CheckpointRule = CheckpointRule()
-    patch: PatchPolicy | Literal["off"] = PatchPolicy()
+    patch: Annotated[PatchPolicy | Literal["off"], BeforeValidator(_off)] = PatchPolicy()
     prepare: PhaseOverride = PhaseOverride()
     """The container that makes the assets; by default the image ``prepare-sklearn``."""
     script: RelativePath | None = None

@@ -115,6 +115,11 @@ def test_a_mapping_that_could_be_two_things_has_its_fault_told_once(tmp_path: Pa
     ]
 
 
+def test_off_is_the_word_that_it_looks_like(tmp_path: Path) -> None:
+    assert load_pack(make_pack(tmp_path / "pack", TASK + "patch: off\n")).spec.patch == "off"
+    assert _faults(tmp_path, TASK + "patch: on\n")
+
+
 SHA = "a" * 64
 REV = "b" * 40
 HUB = f"hub: {{repo: o/n, kind: dataset, revision: {REV}, files: {{a/b.json: {SHA}}}}}"
