@@ -29,6 +29,9 @@ MAX_AT_ONCE = 128
 MAX_BYTES_AT_ONCE = 128 * 1024**2
 MAX_REFUSALS = 2_000
 """More of an attempt's refused requests than this are told to the agent alone."""
+STANDSTILL = 120.0
+"""Seconds after which an agent that takes nothing of its reply has left: others want its slot."""
+_LOOK_EVERY = 10.0
 _ORDINARY = 64 * 1024
 """A request is paced by its size as well: a large one is work for this process."""
 _NS = 1_000_000_000
@@ -146,6 +149,7 @@ class GatewayApp:
         if self._at_once > MAX_AT_ONCE:
             raise _busy(f"more than {MAX_AT_ONCE} requests at once")
         raw = await read_request(self._counted(turn), request.headers.get("content-encoding", ""))
+        self._take(turn, len(raw) - turn.raw)  # what was packed
         await self._pace.turn(len(raw) / _ORDINARY)
         turn.passed = self._policy.hold(
             turn.route, raw, dict(request.query_params), dict(request.headers), turn.scope
@@ -155,13 +159,15 @@ class GatewayApp:
         turn.collector = turn.language.collector()
         answering = asyncio.create_task(self._answer(turn, turn.passed))
         leaving = asyncio.create_task(_left(request.receive))
+        ends = (answering, leaving)
         try:
-            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+            while not (answering.done() or leaving.done() or turn.out.stands_still(STANDSTILL)):
+                await asyncio.wait(ends, timeout=_LOOK_EVERY, return_when=asyncio.FIRST_COMPLETED)
         finally:
             turn.left = not answering.done()
             leaving.cancel()
             answering.cancel()
-            results = await asyncio.gather(answering, leaving, return_exceptions=True)
+            results = await asyncio.gather(*ends, return_exceptions=True)
         if isinstance(results[0], Exception):
             raise results[0]
 
@@ -189,11 +195,14 @@ class GatewayApp:
     async def _counted(self, turn: _Turn) -> AsyncIterator[bytes]:
         """Read the body, and hold all bodies of the attempt to a common limit."""
         async for chunk in turn.request.stream():
-            turn.raw += len(chunk)
-            self._bytes += len(chunk)
-            if self._bytes > MAX_BYTES_AT_ONCE:
-                raise _busy(f"more than {MAX_BYTES_AT_ONCE} bytes of requests at once")
+            self._take(turn, len(chunk))
             yield chunk
+
+    def _take(self, turn: _Turn, size: int) -> None:
+        turn.raw += size
+        self._bytes += size
+        if self._bytes > MAX_BYTES_AT_ONCE:
+            raise _busy(f"more than {MAX_BYTES_AT_ONCE} bytes of requests at once")
 
     def _settle(self, turn: _Turn) -> None:
         """Count and record what a request came to."""

@@ -1,5 +1,6 @@
 """Passing a reply on, byte for byte, while a copy of it is read."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 from starlette.types import Send
@@ -36,6 +37,8 @@ class Out:
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self._now = asyncio.get_running_loop().time
+        self._since: float | None = None
         self.status = 0
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
@@ -45,13 +48,19 @@ class Out:
         await self._send({"type": "http.response.start", "status": status, "headers": listed})
 
     async def body(self, data: bytes, *, more: bool) -> None:
-        """Send bytes; the last ones say so."""
+        """Send bytes; the last ones say so. This waits while the agent takes none."""
+        self._since = self._now()
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        self._since = None
 
     async def whole(self, status: int, data: bytes, headers: Mapping[str, str]) -> None:
         """Send everything at once."""
         await self.start(status, {**headers, "content-length": str(len(data))})
         await self.body(data, more=False)
+
+    def stands_still(self, longest: float) -> bool:
+        """Tell whether the agent has taken nothing for longer than that many seconds."""
+        return self._since is not None and self._now() - self._since > longest
 
 
 class Passing:
