@@ -61,14 +61,14 @@ def _with(document: Document, at: int, data: Mapping[str, Any]) -> str:
     text, node = document.text, document.nodes.get((_KEY,))
     if isinstance(node, SequenceNode) and node.value:
         near = node.value[min(at, len(node.value) - 1)]
-        column = _FLOW if node.flow_style else near.start_mark.column
-        item, end = _item(data, column), _end(near, text)
+        start, end = near.start_mark, _end(near, text)
         if at < len(node.value):
-            return text[: near.start_mark.index] + item + text[end:]
+            column = _FLOW if node.flow_style else start.column
+            return text[: start.index] + _item(data, column) + text[end:]
         if node.flow_style:
-            return f"{text[:end]}, {item}{text[end:]}"
-        dash, end = " " * node.start_mark.column + "- ", _line_end(text, end)
-        return f"{text[:end]}\n{dash}{item}{text[end:]}"
+            return f"{text[:end]}, {_item(data, _FLOW)}{text[end:]}"
+        dash, end = node.start_mark.column, _line_end(text, end)
+        return f"{text[:end]}\n{' ' * dash}- {_item(data, dash + 2)}{text[end:]}"
     first = f"\n  - {_item(data, 4)}"
     if node is not None:  # an empty list
         return text[: node.start_mark.index] + first + text[node.end_mark.index :]
