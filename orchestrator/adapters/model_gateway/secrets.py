@@ -41,10 +41,12 @@ class Vault:
         """Say how many bytes at the end of ``data`` may be the beginning of a secret."""
         longest = 0
         for form in self._forms:
-            for size in range(min(len(form) - 1, len(data)), longest, -1):
-                if data.endswith(form[:size]):
-                    longest = size
-                    break
+            tail = data[1 - len(form) :]
+            at = tail.find(form[:1])
+            while at >= 0 and not form.startswith(tail[at:]):
+                at = tail.find(form[:1], at + 1)
+            if at >= 0:
+                longest = max(longest, len(tail) - at)
         return longest
 
 

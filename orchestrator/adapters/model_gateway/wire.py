@@ -118,7 +118,9 @@ def parse_reply(data: bytes) -> dict[str, Any]:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise BadEventError from error
-    if not isinstance(value, dict) or too_deep(value):
+    if not isinstance(value, dict):
+        raise BadEventError
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and too_deep(value):
         raise BadEventError
     return value
 
