@@ -20,6 +20,8 @@ from orchestrator.importing import ai4ai_phases as phases
 from orchestrator.importing.ai4ai_assets import Lock, assets_of, read_lock
 from orchestrator.importing.declaration import FILE, DeclaredPhase, read_declaration
 from orchestrator.importing.model import (
+    SCRIPT,
+    SHIPPED_AS_IT_IS,
     Findings,
     Foreign,
     Imported,
@@ -260,6 +262,7 @@ class _Pack:
             origin=f"{about.name} {about.version}".strip() + " of AI4AI-Bench, format 1.5",
             task=self._task(assets),
             files={
+                SCRIPT: SHIPPED_AS_IT_IS,
                 "instruction.md": instruction.encode(),
                 "evaluator/evaluate.py": _script("ai4ai_evaluate.py"),
                 "evaluator/source.json": _json(
@@ -332,6 +335,7 @@ class _Pack:
                 "direction": metadata.fast_direction,
             },
             "checkpoints": {"keep": formal.artifact_limit},
+            "script": SCRIPT,
             # As many bytes as AI4AI-Bench takes from outside; kinds, files and rows are its own.
             "patch": {"max_compressed": "64MiB", "max_expanded": "64MiB"},
             **self._gpu(),

@@ -16,6 +16,8 @@ from pydantic import Field, ValidationError
 
 from orchestrator.config import bundled
 from orchestrator.importing.model import (
+    SCRIPT,
+    SHIPPED_AS_IT_IS,
     Findings,
     Foreign,
     Imported,
@@ -267,6 +269,7 @@ def _imported(
         origin=f"{about.name if about else name} of Harbor",
         task=_pack(name, title, toml, images),
         files={
+            SCRIPT: SHIPPED_AS_IT_IS,
             "instruction.md": instruction.encode(),
             "workspace/run.sh": run,
             "evaluator/evaluate.py": _template("harbor_evaluate.py"),
@@ -318,6 +321,7 @@ def _pack(name: str, title: str, toml: HarborToml, images: tuple[str, str]) -> d
         },
         "patch": "off",
         "checkpoints": {"keep": 1},
+        "script": SCRIPT,
         **({"gpu": {"models": list(place.gpu_types)}} if place.gpus and place.gpu_types else {}),
     }
 

@@ -8,6 +8,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestrator.errors import TaskPackError
 
+SCRIPT = "demo.yaml"
+SHIPPED_AS_IT_IS = b"""\
+# What the scripted agent does: it hands in the shipped solution as it is, for a baseline.
+- run: /opt/harness/submit.sh --allow-empty
+"""
+
 
 class Foreign(BaseModel):
     """Base of what is read from elsewhere: exact, and a key that is not known is a fault."""

@@ -124,7 +124,7 @@ def plan_replay(
         candidate=candidate_key(attempt.task_digest, tree, common["image"].digest),
         series=series.name,
         argv=tuple(pack.spec.replay.command.split()),
-        env=_replay_environment(pack, series),
+        env=replay_environment(pack, series),
         patch_sha256=None if submission is None else submission.patch_sha256,
         manifest_digest=None if submission is None else submission.manifest_digest,
         base_digest=None if submission is None else submission.base_digest,
@@ -207,7 +207,7 @@ def _common(
     }
 
 
-def _replay_environment(pack: Pack, series: Series) -> dict[str, str]:
+def replay_environment(pack: Pack, series: Series) -> dict[str, str]:
     """Name the variables that ``run.sh`` gets: where to publish, how long it has, its seed."""
     maximum, reserve = wall_settings(pack.spec.replay.wall, pack.spec.replay.reserve)
     env = {

@@ -11,17 +11,60 @@ from orchestrator.errors import UsageError
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.ownership import devices_of
 from orchestrator.phases import explore, replay
-from orchestrator.pipeline.plans import pack_of, plan_replay
-from orchestrator.sandbox import VISIBLE_GPUS
+from orchestrator.pipeline.on_host import image_record, materials
+from orchestrator.pipeline.plans import pack_of, plan_replay, replay_environment
+from orchestrator.sandbox import VISIBLE_GPUS, asset_mounts, container_spec
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder
 from orchestrator.storage.pack import Pack
 
 
 def of_explore(ctx: Context, pack: Pack, plan: AttemptPlan) -> dict[str, Any]:
-    """Describe an exploration and the container it would run in."""
+    """Describe an exploration and the container it would run in; then what follows it."""
     folder = ctx.runs.config(plan.config).attempt(0)
     spec = explore.spec(ctx, plan, pack, AttemptFolder(folder.root), deadline_ns=0, held=None)
-    return _document(plan, Phase.EXPLORE, spec)
+    document = _document(plan, Phase.EXPLORE, spec)
+    return {**document, "then": {phase.value: _later(ctx, pack, phase) for phase in _LATER}}
+
+
+_LATER = (Phase.REPLAY, Phase.VALIDATE, Phase.SCORE)
+
+
+def _later(ctx: Context, pack: Pack, phase: Phase) -> dict[str, Any]:
+    """Describe a phase that nothing is planned for yet: its limits, image, assets and variables."""
+    task = pack.spec
+    wall = {
+        Phase.REPLAY: task.replay.wall,
+        Phase.VALIDATE: task.validate_.wall,
+        Phase.SCORE: task.score.wall,
+    }[phase]
+    need = task.resources(phase)
+    assets = materials(ctx, pack, (phase,))
+    spec = container_spec(
+        name="",
+        phase=phase,
+        image=image_record(ctx, need.image).reference,
+        argv=(),
+        user=ctx.users.agent,
+        agent=ctx.users.agent,
+        resources=need,
+        mounts=(),
+        env=replay_environment(pack, Series()) if phase is Phase.REPLAY else {},
+        labels={},
+    )
+    shown = container(spec)
+    env = {name: value for name, value in spec.env.items() if name != VISIBLE_GPUS}
+    kept = {key: shown[key] for key in ("image", "read_only", "limits", "tmpfs")}
+    return {
+        "wall": wall,
+        **kept,
+        "disk": need.disk,
+        "gpus": need.gpus,
+        "assets": [
+            {"target": mount.target, "asset": name, "role": assets[name].role.value}
+            for name, mount in zip(sorted(assets), asset_mounts(phase, assets), strict=True)
+        ],
+        "env": env,
+    }
 
 
 def of_replay(
