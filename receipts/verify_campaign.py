@@ -10,6 +10,7 @@ from typing import Any
 from receipts.errors import MalformedError
 from receipts.journal import Journal, Line, read_journal
 from receipts.statement import PhaseName
+from receipts.verify_corrections import check_corrections
 from receipts.verify_find import Found
 from receipts.verify_model import ENDINGS, Kind, Receipt, Report, Run, Step, Wanted
 
@@ -136,6 +137,7 @@ def check_campaign(found: Found, wanted: Wanted, report: Report) -> None:
             report.fault(Step.CAMPAIGN, path, what)
         else:
             report.note(path, what)
+        check_corrections(found.runs, None, report)
         return
     except (MalformedError, OSError) as error:
         report.fault(Step.CAMPAIGN, path, str(error))
@@ -152,6 +154,7 @@ def check_campaign(found: Found, wanted: Wanted, report: Report) -> None:
     _check_drawn_once(path, log, report)
     for run in found.runs:
         _check_run(run, log, report)
+    check_corrections(found.runs, journal.lines, report)
     if wanted.whole_campaign:
         _check_dropped(path, found.runs, log, report)
     _check_head(path, journal, wanted.campaign_head, report)

@@ -45,6 +45,8 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("lifecycle", "orchestrator.cli.read", "Tell the story of one run with its times."),
     ("logs", "orchestrator.cli.read", "Print what a run's container wrote."),
     ("report", "orchestrator.cli.read", "Write an attempt's report as one HTML file."),
+    ("review", "orchestrator.cli.review", "Label a model's answers by hand, check by check."),
+    ("correct", "orchestrator.cli.review", "Correct one label of one answer."),
     ("compare", "orchestrator.cli.compare", "List a task's finished runs with what they measured."),
     ("verify", "orchestrator.cli.verify", "Check receipts offline, step by step."),
     ("campaign", "orchestrator.cli.campaign", "List what was registered; print its head; end it."),

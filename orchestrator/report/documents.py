@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from orchestrator.report import labels
 from orchestrator.report.facts import next_command
 from orchestrator.report.views import (
     AttemptView,
@@ -25,6 +26,7 @@ def document(view: RunView) -> dict[str, Any]:
             **_common(view),
             "config": _record(view.config),
             "submission": _record(view.submission),
+            "labels": labels.document(view),
             "replays": [document(replay) for replay in view.replays],
             "next": next_command(view),
         }

@@ -1,12 +1,13 @@
 """The facts of a run in the order they are read, for ``orch show`` and for the report alike."""
 
-from dataclasses import dataclass
-
 from orchestrator.domain.quantity import human
 from orchestrator.domain.records import Number, PhasePlan, Summary
 from orchestrator.domain.roles import Phase
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.report import model_use, telemetry, words
+from orchestrator.report.answers import answers_section
+from orchestrator.report.references import reference_points
+from orchestrator.report.section import Fact, Section, Table
 from orchestrator.report.story import exit_text, taken_over
 from orchestrator.report.views import (
     AttemptView,
@@ -24,33 +25,14 @@ from orchestrator.report.views import (
 )
 from receipts.complete import Completeness
 
-Fact = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows under headings. ``numeric`` counts the columns, from the right, that hold figures."""
-
-    title: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numeric: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A heading with facts and tables under it."""
-
-    title: str
-    facts: tuple[Fact, ...] = ()
-    tables: tuple[Table, ...] = ()
-
 
 def sections(view: RunView) -> tuple[Section, ...]:
     """Everything known of a run, and of what lies below it."""
     if isinstance(view, AttemptView):
         below = tuple(part for replay in view.replays for part in sections(replay))
-        return _filled(identity(view), happened(view), made_of(view), candidate(view), *below)
+        own = (identity(view), happened(view), made_of(view), candidate(view))
+        points = Section("Reference points", tables=(reference_points(view),))
+        return _filled(*own, answers_section(view), *below, points)
     if isinstance(view, ReplayView):
         below = tuple(part for scoring in view.scorings for part in sections(scoring))
         return _filled(replay_section(view), *below)
