@@ -112,7 +112,7 @@ class Provider(Strict):
     models: tuple[str, ...] = ()
     prices: dict[str, Price] = Field(default_factory=dict)
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 32
-    proxy: str | None = None
+    proxy: Annotated[str, Field(pattern=r"^https?://[^\s]+$")] | None = None
     ca_bundle: str | None = None
 
     @model_validator(mode="after")

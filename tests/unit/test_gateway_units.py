@@ -290,6 +290,7 @@ SERVER = 'base_url = "http://127.0.0.1:8000/v1"\ndialects = ["chat"]\nauth = "no
         ("[providers.x]\nbase_url = 1\n", r"providers\.x\.base_url"),
         ("[providers.openai]\nkey = 'sk-1'\n", r"providers\.openai\.key"),
         ("[providers]\nx = 3\n", r"providers\.x"),
+        (f"[providers.x]\n{SERVER}proxy = 'socks5://x:1'\n", r"providers\.x\.proxy"),
         ("providers = 3\n", "providers"),
         (f"[providers.local]\n{SERVER}", r"providers\.local.*call the provider something else"),
         (f"[providers.recorded]\n{SERVER}", r"providers\.recorded.*is orch's own"),
