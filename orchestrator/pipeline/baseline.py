@@ -24,6 +24,7 @@ from orchestrator.lifecycle.machine import Event
 from orchestrator.pipeline import jobs
 from orchestrator.report.lookup import run_id
 from orchestrator.report.telemetry import figures
+from orchestrator.storage.durable import folder_faults, require_writable
 from orchestrator.storage.journal import read_journal
 from orchestrator.storage.layout import ReplayFolder, ScoringFolder
 from orchestrator.storage.pack import Pack, load_pack
@@ -49,11 +50,14 @@ def measure(ctx: Context, task: Path, *, official: bool) -> tuple[Measured, ...]
     """Measure the start and the shipped solution, and write both into the pack.
 
     Raises:
+        UsageError: the pack cannot be written to.
         TaskPackError: the task has no anchor, one of the two comes to no score, or the file is not
             one that can be edited.
         InfrastructureError: the machine failed; the same command may be run again.
     """
     pack = load_pack(task)
+    with folder_faults("the pack", pack.folder, "copy it to where you can write, and name that"):
+        require_writable(pack.folder)
     with_references(pack, [ReferencePoint(name=name) for name in (START, SHIPPED)])  # it can be
     found = (
         _measured(pack, START, _start(ctx, pack, task, official=official)),
@@ -104,12 +108,13 @@ def _measured(pack: Pack, name: str, replayed: jobs.Replayed) -> Measured:
 
 
 def _components(pack: Pack, summary: Summary) -> dict[str, float]:
-    """Pick the parts that the task names, or all that was measured besides the metric."""
-    others = [name for name in summary.metrics if name != summary.metric]
+    """Pick the parts that the task names, or all that was measured; the metric is no part."""
     return {
         name: _figure(number.value)
-        for name in pack.spec.score.components or others
-        if isinstance(number := summary.metrics.get(name), Number) and number.value is not None
+        for name in pack.spec.score.components or summary.metrics
+        if name != summary.metric
+        and isinstance(number := summary.metrics.get(name), Number)
+        and number.value is not None
     }
 
 

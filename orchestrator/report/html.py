@@ -17,6 +17,7 @@ from markupsafe import Markup
 from orchestrator import __version__
 from orchestrator.report import facts, words
 from orchestrator.report.chart import chart_of
+from orchestrator.report.references import reference_points
 from orchestrator.report.story import tell
 from orchestrator.report.text import clean
 from orchestrator.report.views import (
@@ -51,7 +52,7 @@ def render(view: AttemptView, *, now: datetime) -> str:
     style = _style()
     replay = headline(view)
     scoring = scoring_of(replay) if replay else None
-    tables = _tables(scoring)
+    tables = _tables(view, scoring)
     return (
         environment()
         .get_template("report.html.j2")
@@ -99,17 +100,18 @@ def _finished(value: object) -> object:
     return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _tables(scoring: ScoringView | None) -> tuple[facts.Table, ...]:
+def _tables(view: AttemptView, scoring: ScoringView | None) -> tuple[facts.Table, ...]:
     both = (facts.scores(scoring), facts.components(scoring)) if scoring else ()
-    return tuple(table for table in both if table.rows)
+    return tuple(table for table in (*both, reference_points(view)) if table.rows)
 
 
 def _sections(view: AttemptView, shown: tuple[facts.Table, ...]) -> tuple[facts.Section, ...]:
     """Everything known of the attempt but the tables that head the page already."""
-    return tuple(
+    parts = (
         replace(part, tables=tuple(table for table in part.tables if table not in shown))
         for part in facts.sections(view)
     )
+    return tuple(part for part in parts if part.facts or part.tables)
 
 
 def _style() -> str:

@@ -16,8 +16,6 @@ from orchestrator.storage.pack import Pack, pack_digest
 
 _KEY = "reference"
 _WIDTH = 96
-_FLOW = 4
-"""Columns by which a point in a list in brackets goes on in further lines."""
 
 
 def with_references(pack: Pack, points: Iterable[ReferencePoint]) -> str:
@@ -63,10 +61,10 @@ def _with(document: Document, at: int, data: Mapping[str, Any]) -> str:
         near = node.value[min(at, len(node.value) - 1)]
         start, end = near.start_mark, _end(near, text)
         if at < len(node.value):
-            column = _FLOW if node.flow_style else start.column
-            return text[: start.index] + _item(data, column) + text[end:]
+            item = _in_brackets(data) if node.flow_style else _item(data, start.column)
+            return text[: start.index] + item + text[end:]
         if node.flow_style:
-            return f"{text[:end]}, {_item(data, _FLOW)}{text[end:]}"
+            return f"{text[:end]}, {_in_brackets(data)}{text[end:]}"
         dash, end = node.start_mark.column, _line_end(text, end)
         return f"{text[:end]}\n{' ' * dash}- {_item(data, dash + 2)}{text[end:]}"
     first = f"\n  - {_item(data, 4)}"
@@ -76,11 +74,19 @@ def _with(document: Document, at: int, data: Mapping[str, Any]) -> str:
 
 
 def _item(data: Mapping[str, Any], column: int) -> str:
-    """Write one point on one or more lines, the first of which begins at ``column``."""
-    shown = yaml.safe_dump(
-        dict(data), default_flow_style=True, sort_keys=False, width=_WIDTH, allow_unicode=True
-    )
-    return shown.strip().replace("\n", "\n" + " " * column)
+    """Write one point on lines of its own, the first of which begins at ``column``."""
+    return _dump(data, flow=None).replace("\n", "\n" + " " * column)
+
+
+def _in_brackets(data: Mapping[str, Any]) -> str:
+    """Write one point for a list in brackets."""
+    return _dump(data, flow=True).replace("\n", "\n    ")
+
+
+def _dump(data: Mapping[str, Any], *, flow: bool | None) -> str:
+    return yaml.safe_dump(
+        dict(data), default_flow_style=flow, sort_keys=False, width=_WIDTH, allow_unicode=True
+    ).strip()
 
 
 def _end(node: Node, text: str) -> int:

@@ -80,7 +80,11 @@ def save(path: Path, record: Strict) -> None:
     durable.write_json(path, record.model_dump(mode="json", by_alias=True), replace=True)
 
 
-def task(name: str = "digits_class0", title: str = "Forget one digit") -> TaskSpec:
+def task(
+    name: str = "digits_class0",
+    title: str = "Forget one digit",
+    reference: tuple[dict[str, Any], ...] = (),
+) -> TaskSpec:
     return TaskSpec.model_validate(
         {
             "schema": "orch.task/1",
@@ -94,6 +98,7 @@ def task(name: str = "digits_class0", title: str = "Forget one digit") -> TaskSp
             "score": {"command": "final_eval.py", "metric": "unlearn_score"},
             "explore": {"wall": "4h"},
             "replay": {"wall": "12h"},
+            "reference": reference,
         }
     )
 
@@ -114,6 +119,8 @@ class SampleRuns:
     name: str = "digits_class0"
     title: str = "Forget one digit"
     agent: str = "scripted"
+    reference: tuple[dict[str, Any], ...] = ()
+    """Reference points of the task."""
     figures: dict[str, float] = field(default_factory=dict)
     """Further figures that the evaluator measures, on every checkpoint the same."""
 
@@ -176,7 +183,7 @@ class SampleRuns:
             config=name.folder,
             pack="/tasks/digits_class0",
             task_digest=digest("task"),
-            task=task(self.name, self.title),
+            task=task(self.name, self.title, self.reference),
             agent=self.agent,
             agent_digest=digest("agent", "sha256"),
             model="none",
