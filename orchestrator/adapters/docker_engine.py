@@ -138,6 +138,8 @@ class DockerEngine(ContainerEngine):
                     untar(archive, into)
             except ContainerLostError as absent:
                 raise UsageError(f"image {reference} has no {folder}") from absent
+            except tarfile.TarError as broken:
+                raise InfrastructureError(f"{folder} of image {reference}: {broken}") from broken
         if not (into / PurePosixPath(folder).name).is_dir():
             raise UsageError(f"{folder} of image {reference} is no folder")
 

@@ -6,15 +6,15 @@ from typing import IO
 
 
 def untar(archive: IO[bytes], into: Path) -> None:
-    """Write the folders, files and links of a tar as it streams by; whatever else is left out.
+    """Write the folders, files and links of a tar as it streams by, compressed or not.
 
     A link is written as it is, wherever it points; nothing is written through one, and nothing
-    outside ``into``.
+    outside ``into``. Whatever else the tar holds is left out.
 
     Raises:
         tarfile.TarError: it is broken, or wants to write elsewhere.
     """
-    with tarfile.open(fileobj=archive, mode="r|") as tar:
+    with tarfile.open(fileobj=archive, mode="r|*") as tar:
         tar.extractall(into, filter=_plain)  # noqa: S202 - the filter keeps it inside
 
 

@@ -150,7 +150,9 @@ class _Reader:
                 found = "".join(str(part) for part in self._parts(parts))
             case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
                 found = self._value(value)
-            case ast.BinOp() | ast.UnaryOp():
+            case ast.UnaryOp():
+                found = self._minus(node)
+            case ast.BinOp():
                 found = self._sum(node)
             case ast.Attribute(value=value, attr=name):
                 found = self._attribute(node, self._value(value), name)
@@ -194,22 +196,22 @@ class _Reader:
             self._open.pop()
         return self._known[name]
 
-    def _sum(self, node: ast.BinOp | ast.UnaryOp) -> Any:
-        match node:
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                number = self._value(operand)
-                if _is_number(number):
-                    return -number
-            case ast.BinOp(left=left, op=operation, right=right):
-                one, other = self._value(left), self._value(right)
-                numbers = _is_number(one) and _is_number(other)
-                joined = isinstance(one, str | tuple) and type(one) is type(other)
-                if type(operation) is ast.Add and (numbers or joined):
-                    return one + other
-                if numbers and type(operation) in _ARITHMETIC:
-                    return _ARITHMETIC[type(operation)](one, other)
-                if type(operation) is ast.BitOr and _is_dict(one) and _is_dict(other):
-                    return {**one, **other}
+    def _minus(self, node: ast.UnaryOp) -> Any:
+        number = self._value(node.operand)
+        if not isinstance(node.op, ast.USub) or not _is_number(number):
+            raise self._refuse(node, f"{_UNKNOWN}: {_short(node)}")
+        return -number
+
+    def _sum(self, node: ast.BinOp) -> Any:
+        one, other, operation = self._value(node.left), self._value(node.right), type(node.op)
+        numbers = _is_number(one) and _is_number(other)
+        joined = isinstance(one, str | tuple) and type(one) is type(other)
+        if operation is ast.Add and (numbers or joined):
+            return one + other
+        if numbers and operation in _ARITHMETIC:
+            return _ARITHMETIC[operation](one, other)
+        if operation is ast.BitOr and isinstance(one, dict) and isinstance(other, dict):
+            return {**one, **other}
         raise self._refuse(node, f"{_UNKNOWN}: {_short(node)}")
 
     def _attribute(self, node: ast.expr, owner: Any, name: str) -> Any:
@@ -309,10 +311,6 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = MappingPro
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_dict(value: object) -> bool:
-    return isinstance(value, dict)
 
 
 def _short(node: ast.AST) -> str:

@@ -81,7 +81,7 @@ def memory_rig() -> Iterator[Rig]:
     engine = InMemoryEngine(
         run_program,
         command=run_command,
-        images={"in-memory": {"/bin/bash": b"#!"}},
+        images={"in-memory": {"/bin/bash": b"#!", "/etc/skel/.profile": b""}},
         clock=FakeClock(),
     )
     rig = Rig(engine, "in-memory", engine.kill_by_third_party, engine.lose)

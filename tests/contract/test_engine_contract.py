@@ -250,6 +250,14 @@ def test_an_image_is_known_by_what_is_in_it(rig: Rig) -> None:
     assert "/bin/bash" in files
 
 
+def test_a_folder_is_copied_out_of_an_image_with_its_name(rig: Rig, tmp_path: Path) -> None:
+    rig.engine.copy_out(rig.image, "/etc/skel", tmp_path)
+    assert (tmp_path / "skel" / ".profile").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["skel"]
+    with pytest.raises(UsageError, match="has no /absent"):
+        rig.engine.copy_out(rig.image, "/absent", tmp_path)
+
+
 def test_a_container_tells_whether_it_has_a_file_before_it_starts(rig: Rig) -> None:
     container = rig.create(*exit_with(0))
     assert container.has_file("/bin/bash")
