@@ -7,6 +7,7 @@ from orchestrator.errors import TaskPackError
 from orchestrator.report.labels import Label, Labelled, labelled, times
 from orchestrator.report.section import Fact, Section, Table
 from orchestrator.report.views import AttemptView
+from orchestrator.report.words import count
 
 _WORDS = {True: "pass", False: "fail", None: "-"}
 _COLUMNS = ("original", "reviewed", "corrected", "revised")
@@ -38,10 +39,12 @@ def _totals(found: Labelled, labels: Sequence[Label]) -> list[Fact]:
     reviewed = [one for one in labels if one.reviewed is not None]
     if reviewed:
         agree = sum(one.reviewed is one.original for one in reviewed)
-        facts.append(("reviewed", f"{len(reviewed)} labels, {agree} as original{_how(found)}"))
+        facts.append(
+            ("reviewed", f"{count(len(reviewed), 'label')}, {agree} as original{_how(found)}")
+        )
     corrected = sum(one.corrected is not None for one in labels)
     if corrected:
-        facts.append(("corrected", f"{corrected} labels"))
+        facts.append(("corrected", count(corrected, "label")))
     if found.judgements:
         facts.append(("revised", f"{_passed(one.revised for one in labels)} passed"))
     return facts
@@ -56,7 +59,7 @@ def _how(found: Labelled) -> str:
 
 def _passed(values: Iterable[bool | None]) -> str:
     listed = [value for value in values if value is not None]
-    return f"{sum(listed)} of {len(listed)}"
+    return f"{sum(listed)} of {len(listed)}" if listed else "-"
 
 
 def _by_check(found: Labelled, labels: Sequence[Label]) -> Table:
@@ -83,12 +86,22 @@ def _corrections(found: Labelled) -> Table:
         (
             f"{one.number:03d}",
             *(one.case, str(one.answer), one.check),
-            f"{_WORDS[one.original]} to {_WORDS[one.corrected]}",
+            *(_WORDS[one.original], _WORDS[one.corrected]),
             *(one.quote, one.reason),
             "" if one.supersedes is None else f"{one.supersedes:03d}",
         )
         for one in found.judgements
         if isinstance(one, Correction)
     )
-    headings = ("no", "case", "answer", "check", "label", "quote", "reason", "supersedes")
+    headings = (
+        "no",
+        "case",
+        "answer",
+        "check",
+        "original",
+        "corrected",
+        "quote",
+        "reason",
+        "supersedes",
+    )
     return Table("Corrections", headings, rows)
