@@ -136,31 +136,26 @@ class _Reader:
         Raises:
             _UnreadableError: it would have to be run; told already.
         """
-        found: Any
-        match node:
-            case ast.Constant(str() | int() | float() | bool() | None as found):
-                pass
-            case ast.Tuple(elts=parts) | ast.List(elts=parts):
-                found = tuple(self._parts(parts))
-            case ast.Dict():
-                found = self._dict(node)
-            case ast.Name(name):
-                found = self._named(node, name)
-            case ast.JoinedStr(values=parts):
-                found = "".join(str(part) for part in self._parts(parts))
-            case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
-                found = self._value(value)
-            case ast.UnaryOp():
-                found = self._minus(node)
-            case ast.BinOp():
-                found = self._sum(node)
-            case ast.Attribute(value=value, attr=name):
-                found = self._attribute(node, self._value(value), name)
-            case ast.Call(func=ast.Name(name)):
-                found = self._call(node, name)
-            case _:
-                raise self._refuse(node, f"{_UNKNOWN}: {_short(node)}")
-        return self._bounded(node, found)
+        read = _READERS.get(type(node))
+        if read is None:
+            raise self._refuse(node, f"{_UNKNOWN}: {_short(node)}")
+        return self._bounded(node, read(self, node))
+
+    def constant(self, node: ast.Constant) -> Any:
+        if not isinstance(node.value, str | int | float | None):
+            raise self._refuse(node, f"{_UNKNOWN}: {_short(node)}")
+        return node.value
+
+    def several(self, node: ast.Tuple | ast.List) -> tuple[Any, ...]:
+        return tuple(self._parts(node.elts))
+
+    def text_of_parts(self, node: ast.JoinedStr) -> str:
+        return "".join(str(part) for part in self._parts(node.values))
+
+    def part_of_text(self, node: ast.FormattedValue) -> Any:
+        if node.conversion != -1 or node.format_spec is not None:
+            raise self._refuse(node, f"{_UNKNOWN}: {_short(node.value)}")
+        return self._value(node.value)
 
     def _parts(self, parts: list[ast.expr]) -> Iterator[Any]:
         for part in parts:
@@ -172,7 +167,7 @@ class _Reader:
             else:
                 yield self._value(part)
 
-    def _dict(self, node: ast.Dict) -> dict[str, Any]:
+    def mapping(self, node: ast.Dict) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in zip(node.keys, node.values, strict=True):
             if key is not None:
@@ -184,7 +179,8 @@ class _Reader:
             found |= several
         return found
 
-    def _named(self, node: ast.expr, name: str) -> Any:
+    def named(self, node: ast.Name) -> Any:
+        name = node.id
         if name in self._known:
             return self._known[name]
         if name not in self._written or name in self._open:
@@ -196,13 +192,13 @@ class _Reader:
             self._open.pop()
         return self._known[name]
 
-    def _minus(self, node: ast.UnaryOp) -> Any:
+    def minus(self, node: ast.UnaryOp) -> Any:
         number = self._value(node.operand)
         if not isinstance(node.op, ast.USub) or not _is_number(number):
             raise self._refuse(node, f"{_UNKNOWN}: {_short(node)}")
         return -number
 
-    def _sum(self, node: ast.BinOp) -> Any:
+    def arithmetic(self, node: ast.BinOp) -> Any:
         one, other, operation = self._value(node.left), self._value(node.right), type(node.op)
         numbers = _is_number(one) and _is_number(other)
         joined = isinstance(one, str | tuple) and type(one) is type(other)
@@ -214,12 +210,14 @@ class _Reader:
             return {**one, **other}
         raise self._refuse(node, f"{_UNKNOWN}: {_short(node)}")
 
-    def _attribute(self, node: ast.expr, owner: Any, name: str) -> Any:
-        if isinstance(owner, DeclaredPhase) and name in DeclaredPhase.model_fields:
-            return getattr(owner, name)
+    def attribute(self, node: ast.Attribute) -> Any:
+        owner = self._value(node.value)
+        if isinstance(owner, DeclaredPhase) and node.attr in DeclaredPhase.model_fields:
+            return getattr(owner, node.attr)
         raise self._refuse(node, f"{_UNKNOWN}: {_short(node)}")
 
-    def _call(self, node: ast.Call, name: str) -> Any:
+    def call(self, node: ast.Call) -> Any:
+        name = _short(node.func)
         maker = _MAKERS.get(self._imported.get(name, name))
         if maker is None or name in self._written:
             raise self._refuse(node, f"{_UNKNOWN}: {name}(...)")
@@ -228,7 +226,7 @@ class _Reader:
         for keyword in node.keywords:
             try:
                 if keyword.arg is None:
-                    named |= self._dict(ast.Dict([None], [keyword.value]))
+                    named |= self.mapping(ast.Dict([None], [keyword.value]))
                 else:
                     named[keyword.arg] = self._value(keyword.value)
             except _UnreadableError:
@@ -289,6 +287,23 @@ def _validation(
         pass_image_digest=False,
     )
 
+
+_READERS: Mapping[type[ast.expr], Callable[[_Reader, Any], Any]] = MappingProxyType(
+    {
+        ast.Attribute: _Reader.attribute,
+        ast.BinOp: _Reader.arithmetic,
+        ast.Call: _Reader.call,
+        ast.Constant: _Reader.constant,
+        ast.Dict: _Reader.mapping,
+        ast.FormattedValue: _Reader.part_of_text,
+        ast.JoinedStr: _Reader.text_of_parts,
+        ast.List: _Reader.several,
+        ast.Name: _Reader.named,
+        ast.Tuple: _Reader.several,
+        ast.UnaryOp: _Reader.minus,
+    }
+)
+"""How each kind of expression is read; there are no others."""
 
 _MAKERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
