@@ -70,18 +70,18 @@ class _Reader:
     _written: dict[str, ast.expr] = field(default_factory=dict)
     _known: dict[str, Any] = field(default_factory=dict)
     _open: list[str] = field(default_factory=list)
-    _imported: dict[str, str] = field(default_factory=dict)
+    _meant: dict[str, str] = field(default_factory=dict)
 
     def take(self, module: ast.Module) -> None:
         """Note what every name of the file is; nothing is worked out yet."""
         for statement in module.body:
             match statement:
-                case ast.Expr(ast.Constant(str())) | ast.FunctionDef(decorator_list=[]):
-                    continue  # words, and what does nothing until it is called
-                case ast.Import():
+                case ast.Expr(ast.Constant(str())) | ast.Import():
                     continue
-                case ast.ImportFrom(names=names):
-                    self._imported |= {alias.asname or alias.name: alias.name for alias in names}
+                case ast.FunctionDef(name=name, decorator_list=[]):
+                    self._meant[name] = ""  # it does nothing until it is called
+                case ast.ImportFrom(module=module, names=names):
+                    self._meant |= {one.asname or one.name: f"{module}.{one.name}" for one in names}
                 case ast.Assign(targets=[ast.Name(name)], value=value):
                     self._write(name, value)
                 case ast.AnnAssign(target=ast.Name(name), value=ast.expr() as value):
@@ -218,7 +218,7 @@ class _Reader:
 
     def call(self, node: ast.Call) -> Any:
         name = _short(node.func)
-        maker = _MAKERS.get(self._imported.get(name, name))
+        maker = _MAKERS.get(self._meant.get(name, name))
         if maker is None or name in self._written:
             raise self._refuse(node, f"{_UNKNOWN}: {name}(...)")
         given, bad = list(self._parts(node.args)), False
@@ -307,9 +307,9 @@ _READERS: Mapping[type[ast.expr], Callable[[_Reader, Any], Any]] = MappingProxyT
 
 _MAKERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
-        "Phase": _phase,
-        "replace": _replace,
-        "checkpoint_validation_phase": _validation,
+        "container.Phase": _phase,
+        "container.checkpoint_validation_phase": _validation,
+        "dataclasses.replace": _replace,
         "dict": dict,
         "int": int,
         "str": str,
