@@ -15,6 +15,7 @@ from pathlib import Path
 from orchestrator.domain.task import HubFile, HubSource, ScriptSource, UrlSource
 from orchestrator.errors import AssetMismatchError, TaskPackError
 from orchestrator.ports.fetching import Fetcher, HubAddress, Wanted
+from orchestrator.storage.assets import seal
 from orchestrator.storage.durable import storage_faults, sync_folder
 from orchestrator.storage.located_yaml import Loc
 from orchestrator.storage.pack import Pack
@@ -80,6 +81,8 @@ class Downloads:
         for name in names:
             for wanted in files_of(pack.spec.downloads[name]):
                 os.link(self.folder / wanted.sha256, _ready(target / name / wanted.name))
+        if names:
+            seal(target)  # whatever this host's umask: the container's user has to read it
         return bool(names)
 
     def lay_assets(self, pack: Pack, assets: Sequence[str], out: Path) -> tuple[Path, ...]:
