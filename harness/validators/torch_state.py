@@ -18,7 +18,8 @@ import pickle
 import struct
 import sys
 import zipfile
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from weight_files import (
@@ -60,8 +61,12 @@ class Entry(NamedTuple):
 State = dict[str, Entry]
 
 
-def check_archive(path: Path, name: str) -> None:
-    """Refuse what ``torch.save`` does not write: packed members, or more than the file holds."""
+def check_archive(path: Path, name: str) -> list[int]:
+    """Refuse what ``torch.save`` does not write: packed members, or more than the file holds.
+
+    Returns:
+        The sizes in bytes of what it stores of tensors, in rising order.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -76,11 +81,13 @@ def check_archive(path: Path, name: str) -> None:
             raise Invalid("too_large", f"{name}: {member.filename} of {member.file_size} bytes")
     if sum(member.file_size for member in members) > path.stat().st_size:
         raise Invalid("corrupt_file", f"{name}: its members are larger than the file")
+    stored = (m.file_size for m in members if PurePosixPath(m.filename).parent.name == "data")
+    return sorted(size for size in stored if size)
 
 
 def unpickled(path: Path, name: str) -> dict[str, Any]:
     """Load a file without executing what it holds; return its tensors by their path in it."""
-    check_archive(path, name)
+    stored = check_archive(path, name)
     import torch  # noqa: PLC0415 - what is no archive, and safetensors, do without
 
     try:
@@ -90,11 +97,21 @@ def unpickled(path: Path, name: str) -> dict[str, Any]:
         raise Invalid("pickle_refused", f"{name}: {first}") from refused
     except _DAMAGE as damage:
         raise Invalid("corrupt_file", f"{name}: {damage}") from damage
-    tensors: dict[str, Any] = {}
+    tensors = dict(_tensors(name, root))
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors.values()}
+    if sorted(storage.nbytes() for storage in storages.values() if storage.nbytes()) != stored:
+        raise Invalid("corrupt_file", f"{name}: stores more or fewer bytes than its tensors have")
+    return tensors
+
+
+def _tensors(name: str, root: Any) -> Iterator[tuple[str, Any]]:
+    """Walk what was loaded; a value that is neither plain nor a tensor is refused."""
+    import torch  # noqa: PLC0415
+
     waiting: list[tuple[str, Any]] = [(name, root)]
     for _ in range(MAX_VALUES):  # what refers to itself would never end
         if not waiting:
-            return tensors
+            return
         where, value = waiting.pop()
         if len(where) > MAX_PATH:
             raise Invalid("unexpected_value", f"{name}: nested too deep, or a name too long")
@@ -104,7 +121,7 @@ def unpickled(path: Path, name: str) -> dict[str, Any]:
             case list() | tuple():
                 waiting += [(f"{where}:{key}", inner) for key, inner in enumerate(value)]
             case torch.Tensor():
-                tensors[where] = _plain(value, where)
+                yield where, _plain(value, where)
             case _ if not isinstance(value, _PLAIN):
                 raise Invalid("unexpected_value", f"{where}: a {type(value).__name__}")
     raise Invalid("too_large", f"{name}: more than {MAX_VALUES} values")
