@@ -17,6 +17,7 @@ gets to ``cli.logging.configure`` first. It prints through ``cli.render`` alone 
 
 import gc
 import importlib
+import os
 import sys
 import traceback
 from dataclasses import replace
@@ -29,7 +30,7 @@ from typing_extensions import override
 
 from orchestrator import __version__
 from orchestrator.cli.context import Invocation
-from orchestrator.cli.render import Stream, emit, forgiving
+from orchestrator.cli.render import Stream, emit, forgiving, write
 from orchestrator.config import Settings
 from orchestrator.errors import Exit, OrchError
 from orchestrator.report.text import one_line
@@ -50,7 +51,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("compare", "orchestrator.cli.compare", "List a task's finished runs with what they measured."),
     ("verify", "orchestrator.cli.verify", "Check receipts offline, step by step."),
     ("campaign", "orchestrator.cli.campaign", "List what was registered; print its head; end it."),
-    ("task", "orchestrator.cli.task", "Check and prepare task packs."),
+    ("task", "orchestrator.cli.task", "Start, check, prepare and measure task packs."),
     ("agents", "orchestrator.cli.agents", "List agents, and fetch those of a registry."),
     ("models", "orchestrator.cli.models", "List local models, and fetch one."),
     ("images", "orchestrator.cli.images", "List and build the images that phases run in."),
@@ -172,7 +173,15 @@ def main() -> NoReturn:
     gc.set_threshold(_GARBAGE)
     for stream in (sys.stdout, sys.stderr):
         forgiving(stream)
-    sys.exit(run())
+    code = run()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            write(stream, "")
+    except OSError:  # what was printed is not all there, and the ending must not say that it is
+        code = code or Exit.BUG
+    # All is closed and durable by now. Taking every module apart, only to give back memory that the
+    # system takes anyway, would be a good part of a short command's time.
+    os._exit(code)
 
 
 def _complain(*messages: str) -> None:

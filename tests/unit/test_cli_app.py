@@ -1,4 +1,3 @@
-import io
 import os
 import subprocess
 import sys
@@ -230,12 +229,23 @@ def test_a_reader_that_left_ends_nothing(tmp_path: Path) -> None:
     assert (process.returncode, err) == (0, "worked on\n")
 
 
-def test_a_narrow_encoding_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
-    monkeypatch.setattr(sys, "argv", ["orch", "--version"])
-    monkeypatch.setattr(app, "__version__", "1\u00e9")
-    with pytest.raises(SystemExit) as ended:
-        app.main()
-    assert ended.value.code == Exit.OK
-    assert raw.getvalue() == b"orch 1\\xe9\n"
+def test_a_narrow_encoding_is_no_reason_to_fail() -> None:
+    code = "from orchestrator.cli import app; app.__version__ = '1\\xe9'; app.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (Exit.OK, b"orch 1\\xe9\n")
+
+
+def test_what_could_not_be_printed_is_no_success() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "orchestrator", "--version"],
+            stdout=full,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+    assert done.returncode == Exit.BUG
