@@ -18,6 +18,7 @@ from orchestrator import __version__
 from orchestrator.report import facts, words
 from orchestrator.report.chart import chart_of
 from orchestrator.report.references import reference_points
+from orchestrator.report.section import Section, Table
 from orchestrator.report.story import tell
 from orchestrator.report.text import clean
 from orchestrator.report.views import (
@@ -100,12 +101,12 @@ def _finished(value: object) -> object:
     return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _tables(view: AttemptView, scoring: ScoringView | None) -> tuple[facts.Table, ...]:
+def _tables(view: AttemptView, scoring: ScoringView | None) -> tuple[Table, ...]:
     both = (facts.scores(scoring), facts.components(scoring)) if scoring else ()
     return tuple(table for table in (*both, reference_points(view)) if table.rows)
 
 
-def _sections(view: AttemptView, shown: tuple[facts.Table, ...]) -> tuple[facts.Section, ...]:
+def _sections(view: AttemptView, shown: tuple[Table, ...]) -> tuple[Section, ...]:
     """Everything known of the attempt but the tables that head the page already."""
     parts = (
         replace(part, tables=tuple(table for table in part.tables if table not in shown))
