@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from orchestrator.config import bundled
 from orchestrator.domain.quantity import Bytes
 from orchestrator.importing import ai4ai_phases as phases
-from orchestrator.importing.ai4ai_assets import Lock, assets_of, read_lock
+from orchestrator.importing.ai4ai_assets import Assets, assets_of, read_lock
 from orchestrator.importing.declaration import FILE, DeclaredPhase, read_declaration
 from orchestrator.importing.model import (
     SCRIPT,
@@ -145,18 +145,22 @@ def read(folder: Path, *, score_image: str | None) -> Imported:
     text = _text(folder / FILE, findings)
     declared, faults = read_declaration(text) if text else ({}, ())
     findings.refused += faults
-    wanted = phases.check(declared, findings) if text and not faults else None
+    wanted = phases.check(declared, findings, whole=not faults) if text else None
     instruction = template(_text(folder / "instruction.md", findings))
     if instruction is None:
         findings.refuse("instruction.md", "holds template marks and 'endraw', and cannot be kept")
     scorer = None if toml is None else _score_image(folder, toml, score_image, findings)
     if toml is not None and wanted is not None:
         _agree(toml, wanted, findings)
-    lock = read_lock(folder / "environment" / "assets.lock.yaml")
+    assets: Assets = {}
+    if wanted is not None:
+        assets = assets_of(wanted, read_lock(folder / "environment/assets.lock.yaml"), findings)
+    findings.settle()
     if toml is None or wanted is None or instruction is None or scorer is None:
-        findings.settle()
         raise AssertionError("what is missing was refused")
-    return _Pack(toml, wanted, lock, scorer, findings).made(instruction)
+    findings.differences += phases.differences(wanted, assets)
+    pack = _Pack(toml, wanted, assets, scorer)
+    return pack.made(instruction, tuple(dict.fromkeys(findings.differences)))
 
 
 def _task(path: Path, findings: Findings) -> TaskToml | None:
@@ -229,7 +233,7 @@ def _agree(toml: TaskToml, wanted: phases.Wanted, findings: Findings) -> None:
     gpu = toml.extension.gpu
     if gpu is not None and gpu.type not in toml.environment.gpu_types:
         findings.refuse(
-            f"{TASK_FILE}: x-ai4ai.gpu.type = {gpu.type!r}", "is no environment.gpu_types"
+            f"{TASK_FILE}: x-ai4ai.gpu.type = {gpu.type!r}", "is none of environment.gpu_types"
         )
     if wanted.retrain.free_gib * 1024 > toml.environment.storage_mb:
         findings.refuse(
@@ -242,25 +246,17 @@ def _agree(toml: TaskToml, wanted: phases.Wanted, findings: Findings) -> None:
 class _Pack:
     toml: TaskToml
     wanted: phases.Wanted
-    lock: Mapping[str, Lock]
+    assets: Assets
     scorer: str
-    findings: Findings
 
-    def made(self, instruction: str) -> Imported:
-        """Lay the pack out.
-
-        Raises:
-            TaskPackError: something cannot be kept.
-        """
-        toml, wanted, findings = self.toml, self.wanted, self.findings
-        assets, brought = assets_of(wanted, self.lock, toml.assets, findings)
-        findings.differences += phases.differences(wanted, assets)
-        findings.settle()
+    def made(self, instruction: str, differences: tuple[str, ...]) -> Imported:
+        """Lay the pack out."""
+        toml, wanted = self.toml, self.wanted
         about = toml.task
         return Imported(
             name=toml.name,
             origin=f"{about.name} {about.version}".strip() + " of AI4AI-Bench, format 1.5",
-            task=self._task(assets),
+            task=self._task(),
             files={
                 SCRIPT: SHIPPED_AS_IT_IS,
                 "instruction.md": instruction.encode(),
@@ -280,8 +276,8 @@ class _Pack:
                     }
                 ),
             },
-            differences=tuple(dict.fromkeys(findings.differences)),
-            brought=brought,
+            differences=differences,
+            brought={name: toml.assets.get(name, "") for name in self.assets},
         )
 
     def _argv(self, phase: DeclaredPhase) -> list[str]:
@@ -292,7 +288,7 @@ class _Pack:
         argv = [part.replace("$gpus", gpus) for part in phase.command]
         return [judged if part == phases.CHECKPOINT else part for part in argv]
 
-    def _task(self, assets: Mapping[str, Any]) -> dict[str, Any]:
+    def _task(self) -> dict[str, Any]:
         toml, wanted = self.toml, self.wanted
         metadata, formal = toml.metadata, toml.extension.formal
         return {
@@ -300,7 +296,7 @@ class _Pack:
             "name": toml.name,
             "title": toml.task.description,
             "workspace": {"from": "image"},
-            "assets": dict(assets),
+            "assets": dict(self.assets),
             "defaults": self._defaults(),
             "explore": {
                 "wall": duration(wanted.explore.timeout_sec),

@@ -13,6 +13,9 @@ from orchestrator.importing.ai4ai_phases import Wanted, asset_mounts
 from orchestrator.importing.declaration import FILE
 from orchestrator.importing.model import Findings
 
+Assets = dict[str, dict[str, Any]]
+"""Assets by their names, as ``task.yaml`` has them."""
+
 _ROOT = PurePosixPath("/assets")
 _KINDS = frozenset({"models", "data"})
 _ALIKE: Mapping[frozenset[Phase], tuple[DataRole, DataRole]] = MappingProxyType(
@@ -60,28 +63,21 @@ def read_lock(path: Path) -> dict[str, Lock]:
     }
 
 
-def assets_of(
-    wanted: Wanted, lock: Mapping[str, Lock], said: Mapping[str, str], findings: Findings
-) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Return the pack's assets, and in words what each is that the operator brings.
-
-    Args:
-        said: what ``task.toml`` says of each.
-    """
+def assets_of(wanted: Wanted, lock: Mapping[str, Lock], findings: Findings) -> Assets:
+    """Return the pack's assets, in the order in which phases mount them."""
     places: dict[str, set[str]] = {}
     seen: dict[str, set[Phase]] = {}
     for phase, declared in wanted.of():
         for name, target in asset_mounts(declared).items():
             places.setdefault(name, set()).add(target)
             seen.setdefault(name, set()).add(phase)
-    assets, brought = {}, {}
+    assets = {}
     for name, phases in seen.items():
         asset = _asset(name, places[name], frozenset(phases), lock.get(name), findings)
         if asset is not None:
             assets[name] = asset
-            brought[name] = said.get(name, "")
     _stand_ins(wanted, assets)
-    return assets, brought
+    return assets
 
 
 def _asset(

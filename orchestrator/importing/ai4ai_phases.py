@@ -74,13 +74,19 @@ class Wanted:
         yield Phase.SCORE, self.score
 
 
-def check(declared: Mapping[str, DeclaredPhase], findings: Findings) -> Wanted | None:
-    """Hold what is declared against what orch does; None where a phase is missing."""
+def check(
+    declared: Mapping[str, DeclaredPhase], findings: Findings, *, whole: bool
+) -> Wanted | None:
+    """Hold what is declared against what orch does; None where a phase is missing.
+
+    Args:
+        whole: all that the declaration holds could be read.
+    """
     for name in declared:
         if name not in _RUN_MOUNTS and not name.startswith("score-mock"):
             findings.refuse(f"{FILE}: PHASES[{name!r}]", "a phase that orch has not")
     missing = [name for name in _RUN_MOUNTS if name not in declared]
-    for name in missing:
+    for name in missing if whole else ():
         findings.refuse(f"{FILE}: PHASES[{name!r}]", "is missing")
     for name in _RUN_MOUNTS.keys() & declared.keys():
         _check(name, declared[name], findings)
