@@ -28,6 +28,7 @@ class CampaignEvent(StrEnum):
 
 
 _EVENTS = frozenset(CampaignEvent)
+_CLOSED_WORD = CampaignEvent.CLOSED.value.encode()
 _BEGINNINGS = frozenset(
     {
         CampaignEvent.ATTEMPT_REGISTERED,
@@ -140,7 +141,7 @@ class Campaign:
 
 
 def _is_closed(file: chain.LockedChain) -> bool:
-    return any(entry.event == CampaignEvent.CLOSED for _, entry in file.backward())
+    return any(entry.event == CampaignEvent.CLOSED for _, entry in file.backward(_CLOSED_WORD))
 
 
 def _mounts(file: chain.LockedChain) -> int:

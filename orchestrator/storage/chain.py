@@ -129,16 +129,18 @@ class LockedChain:
         last = next(self._lines_backward(), None)
         return START if last is None else digest(last)
 
-    def backward(self) -> Iterator[tuple[bytes, Entry]]:
+    def backward(self, word: bytes = b"") -> Iterator[tuple[bytes, Entry]]:
         """Walk from the last entry back, reading only as far as the caller asks.
 
-        Only each line's own form is checked here, not the links between them.
+        Only each line's own form is checked here, not the links between them, and only that of
+        lines that hold ``word``: parsing takes far longer than looking for it.
 
         Raises:
             TaskPackError: a line does not parse.
         """
         for line in self._lines_backward():
-            yield line, _decode(self._path, None, line)
+            if word in line:
+                yield line, _decode(self._path, None, line)
 
     def append(
         self, run_id: str, event: str, data: Mapping[str, Any], clock: Clock
