@@ -112,7 +112,6 @@ def language_models() -> Iterator[tuple[str, Verdict]]:
         return judge(hf_causal_lm, checkpoint, anchor, finite=finite)
 
     yield "anchor", lm(anchor)
-    yield "run as a container runs it", as_a_container_does(hf_causal_lm, anchor, anchor)
     yield "shards", lm(saved(llama(), max_shard_size="2KB"))
     yield "bfloat16", lm(saved(llama().bfloat16()))
     yield (
