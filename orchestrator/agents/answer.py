@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from orchestrator.agents import loop
 from orchestrator.agents.loop import next_message
+from orchestrator.domain.interface import AnswerSpec, Interface
 from orchestrator.domain.model import Dialect
-from orchestrator.domain.task import AnswerSpec, Interface
 from orchestrator.errors import TaskPackError, UsageError
 from orchestrator.ports import Agent, AgentSession
 from orchestrator.storage.pack import Pack

@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from orchestrator.agents import loop
 from orchestrator.agents.loop import NUDGES, next_message, shortened, told
+from orchestrator.domain.interface import EditSpec, Interface
 from orchestrator.domain.model import Dialect
-from orchestrator.domain.task import EditSpec, Interface
 from orchestrator.errors import TaskPackError, UsageError
 from orchestrator.evidence import editing
 from orchestrator.evidence.editing import MAX_FILE, Editing, Source, spans_of

@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import override
 
 from orchestrator.domain.quantity import Seconds
-from orchestrator.domain.task import Strict
+from orchestrator.domain.schema import Strict
 from orchestrator.errors import TaskPackError, UsageError
 from orchestrator.ports import Agent, AgentSession
 from orchestrator.storage.pack import Pack

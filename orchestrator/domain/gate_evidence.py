@@ -7,7 +7,7 @@ from pydantic import Field
 
 from orchestrator.domain.device import DeviceLibrary, DeviceUse, Query
 from orchestrator.domain.gate import Finding, PermittedHolder
-from orchestrator.domain.task import Strict
+from orchestrator.domain.schema import Strict
 
 
 class HolderRecord(Strict):

@@ -3,7 +3,7 @@
 from pydantic import field_validator
 
 from orchestrator.domain.quantity import Bytes
-from orchestrator.domain.task import Strict
+from orchestrator.domain.schema import Strict
 
 
 class Permitted(Strict):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 from typing_extensions import override
 
-from orchestrator.domain.task import Strict
+from orchestrator.domain.schema import Strict
 
 PER = 1_000_000
 """Prices are per this many tokens."""

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.domain.outcome import Verdict
-from orchestrator.domain.task import Strict
+from orchestrator.domain.schema import Strict
 from orchestrator.errors import Exit
 
 

@@ -16,15 +16,8 @@ from orchestrator.domain.agent_package import PlannedPackage
 from orchestrator.domain.attempt import Entry, SubmissionOrigin, TerminationReason
 from orchestrator.domain.checkpoint import ArtifactStatus
 from orchestrator.domain.roles import DataRole, Phase
-from orchestrator.domain.task import (
-    Budget,
-    Direction,
-    GateSpec,
-    GpuSpec,
-    Resources,
-    Strict,
-    TaskSpec,
-)
+from orchestrator.domain.schema import Strict
+from orchestrator.domain.task import Budget, Direction, GateSpec, GpuSpec, Resources, TaskSpec
 
 FileDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 

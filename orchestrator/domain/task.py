@@ -11,68 +11,25 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
-    Discriminator,
     Field,
-    Tag,
     model_validator,
 )
 
+from orchestrator.domain.interface import AnswerSpec, EditSpec, Interface
 from orchestrator.domain.quantity import Bytes, Count, Seconds
 from orchestrator.domain.roles import WIDENABLE, DataRole, Phase
+from orchestrator.domain.schema import (
+    AssetPath,
+    Digest,
+    ImagePath,
+    RelativePath,
+    Strict,
+    plain_path,
+)
+from orchestrator.domain.source import Download, DownloadName, Source
 
 SCHEMA = "orch.task/1"
-
-
-def _relative(value: str) -> str:
-    path = PurePosixPath(value)
-    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in value:
-        raise ValueError(f"{value!r} must be a relative path inside the pack")
-    return value
-
-
-def _asset_path(value: str) -> str:
-    if PurePosixPath(value).parts[0] not in {"models", "data"}:
-        raise ValueError(f"asset {value!r} must lie under models/ or data/")
-    return value
-
-
-def _plain_path(value: str) -> str:
-    if str(PurePosixPath(value)) != value:
-        raise ValueError(f"{value!r} must be written as {str(PurePosixPath(value))!r}")
-    return value
-
-
-def _apart(files: dict[str, Any]) -> dict[str, Any]:
-    for path in files:
-        for parent in PurePosixPath(path).parents:
-            if str(parent) in files:
-                raise ValueError(f"{str(parent)!r} cannot be a file and the folder of {path!r}")
-    return files
-
-
-RelativePath = Annotated[str, AfterValidator(_relative)]
-ImagePath = Annotated[str, Field(pattern=r"^/[!-~]+$")]
-FilePath = Annotated[RelativePath, AfterValidator(_plain_path)]
-AssetPath = Annotated[RelativePath, AfterValidator(_asset_path)]
-Digest = Annotated[str, Field(pattern=r"^tree:v1:sha256:[0-9a-f]{64}$")]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class Strict(BaseModel):
-    """Base of every model here: frozen, and an unknown key is a fault."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
-
-
-class Interface(StrEnum):
-    """How an agent works on the task."""
-
-    SHELL = "shell"
-    EDIT_TEST_SUBMIT = "edit-test-submit"
-    ANSWER = "answer"
 
 
 class Direction(StrEnum):
@@ -108,111 +65,6 @@ class Workspace(Strict):
         if self.add is not None and not self.in_image:
             raise ValueError("'add' goes with from: image, and only with it")
         return self
-
-
-class ScriptSource(Strict):
-    """An asset is made by a script of the pack, run in a container of its own, offline.
-
-    ``inputs`` (``from`` in the file) names the ``downloads`` that the script reads.
-    """
-
-    prepare: RelativePath
-    inputs: tuple[str, ...] = Field(default=(), alias="from")
-
-
-class HubKind(StrEnum):
-    """What a repository of the hub holds."""
-
-    MODEL = "model"
-    DATASET = "dataset"
-
-
-class HubFile(Strict):
-    """A file of a repository, by its path there."""
-
-    path: FilePath
-    sha256: Sha256
-
-
-class HubRepository(Strict):
-    """Files of one pinned revision of a repository of the hub.
-
-    ``files`` maps a path in the asset to the sha256 of the file that has the same path in the
-    repository, or to the path and sha256 of another.
-    """
-
-    repo: Annotated[str, Field(pattern=r"^(?:[\w.-]+/)?[\w.-]+$", max_length=200)]
-    kind: HubKind
-    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
-    files: Annotated[dict[FilePath, Sha256 | HubFile], AfterValidator(_apart), Field(min_length=1)]
-
-
-class UrlFile(Strict):
-    """A published file, and the sha256 it must have."""
-
-    url: Annotated[str, Field(pattern=r"^https?://[^/@\s]+/[^\s#]*$", max_length=2000)]
-    sha256: Sha256
-
-
-class HubSource(Strict):
-    """Files fetched from the hub, as they are."""
-
-    hub: HubRepository
-
-
-class UrlSource(Strict):
-    """Published files, fetched as they are; each by its path in the asset."""
-
-    urls: Annotated[dict[FilePath, UrlFile], AfterValidator(_apart), Field(min_length=1)]
-
-
-class LocalSource(Strict):
-    """What the operator has already, by its path in a folder named when assets are prepared.
-
-    ``sha256`` is what it is published as: that of the file, or, of a folder, that of the compact
-    JSON list of its files, ``{path, sha256, size_bytes}`` each, in the order of their paths' parts;
-    after AI4AI-Bench v1.5.
-    """
-
-    local: FilePath
-    sha256: Sha256 | None = None
-
-
-_SOURCES = {"prepare": ScriptSource, "hub": HubSource, "urls": UrlSource, "local": LocalSource}
-
-
-def _kind_of_source(value: Any) -> str | None:
-    """Name the one key that says what a source is; None where there is none, or two."""
-    found = [key for key in _SOURCES if key in value] if isinstance(value, dict) else []
-    if len(found) == 1:
-        return f"<{found[0]}>"
-    return next((f"<{key}>" for key, kind in _SOURCES.items() if isinstance(value, kind)), None)
-
-
-Download = Annotated[
-    Annotated[HubSource, Tag("<hub>")] | Annotated[UrlSource, Tag("<urls>")],
-    Discriminator(
-        _kind_of_source,
-        custom_error_type="source",
-        custom_error_message="needs exactly one of the keys hub and urls",
-    ),
-]
-"""Files that are fetched on a networked host, each held to its sha256."""
-
-Source = Annotated[
-    Annotated[ScriptSource, Tag("<prepare>")]
-    | Annotated[HubSource, Tag("<hub>")]
-    | Annotated[UrlSource, Tag("<urls>")]
-    | Annotated[LocalSource, Tag("<local>")],
-    Discriminator(
-        _kind_of_source,
-        custom_error_type="source",
-        custom_error_message="needs exactly one of the keys prepare, hub, urls and local",
-    ),
-]
-"""Where an asset comes from: made by a script, fetched, or brought by the operator."""
-
-DownloadName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 
 
 class Asset(Strict):
@@ -252,7 +104,7 @@ class Resources(Strict):
     pids: Annotated[int, Field(gt=0)] = 512
     disk: Bytes = 1024**3
     gpus: Annotated[int, Field(ge=0)] = 0
-    env: dict[str, str | None] = {}
+    env: dict[str, str | None] = Field(default_factory=dict)
     """Further variables; null leaves one that orch would set to the image."""
     read_only: bool = True
 
@@ -364,7 +216,7 @@ _TAKEN = ("/assets", "/ckpt", "/dev", "/etc", "/logs", "/opt/evaluator", "/out",
 
 
 def _scratch(value: str) -> str:
-    path = PurePosixPath(_plain_path(value))
+    path = PurePosixPath(plain_path(value))
     if path.parent == PurePosixPath("/logs"):
         return value
     for taken in map(PurePosixPath, _TAKEN):
@@ -466,60 +318,12 @@ def _off(value: Any) -> Any:
     return "off" if value is False else value
 
 
-LineRange = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,6}-[1-9][0-9]{0,6}$")]
-"""Lines of a file from 1, both ends in: ``9-24``."""
-
-
-class EditSpec(Strict):
-    """The edit-test-submit interface: which lines may change.
-
-    Attributes:
-        packages: what the first part of an edited file's name must be.
-        editable: the lines of each file that may change, from the top down.
-        tests: how often an agent may test.
-    """
-
-    packages: Annotated[tuple[str, ...], Field(min_length=1)]
-    editable: dict[RelativePath, tuple[LineRange, ...]]
-    tests: Annotated[int, Field(ge=1)] = 3
-
-    @model_validator(mode="after")
-    def _ranges_are_in_order(self) -> Self:
-        for path, ranges in self.editable.items():
-            if PurePosixPath(path).parts[0] not in self.packages:
-                raise ValueError(f"{path!r} lies in none of the packages")
-            lines = [int(number) for one in ranges for number in one.split("-")]
-            starts = lines[2::2]
-            if lines != sorted(lines) or any(map(int.__eq__, lines[1::2], starts)):
-                raise ValueError(f"the ranges of {path!r} overlap, or do not go downwards")
-        return self
-
-
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
-"""A word that may name a file, a metric and a heading."""
-
-
-class AnswerSpec(Strict):
-    """The answer interface: what a model is asked, and what of its answers is judged.
-
-    Attributes:
-        cases: the file with the question of each case.
-        repeats: how often each is asked, every time in a conversation of its own.
-        checks: each check, and the yes-or-no question that a person who reviews is asked. The
-            evaluator's metric ``CASE/CHECK`` is a list with a 1 or 0 for each repeat.
-    """
-
-    cases: Annotated[dict[Name, RelativePath], Field(min_length=1, max_length=99)]
-    repeats: Annotated[int, Field(ge=1, le=99)] = 1
-    checks: Annotated[dict[Name, str], Field(max_length=99)] = {}
-
-
 class ReferencePoint(Strict):
     """A published point to stand beside a result in reports."""
 
     name: str
     value: float | None = None
-    components: dict[str, float] = {}
+    components: dict[str, float] = Field(default_factory=dict)
     note: str = ""
 
 
@@ -533,7 +337,7 @@ class TaskSpec(Strict):
     interface: Interface = Interface.SHELL
     workspace: Workspace
     assets: dict[AssetPath, Asset]
-    downloads: dict[DownloadName, Download] = {}
+    downloads: dict[DownloadName, Download] = Field(default_factory=dict)
     """What scripts read beside the pack, at ``/opt/downloads/NAME``; see ``ScriptSource``."""
     defaults: Resources = Resources()
     explore: ExploreSpec = ExploreSpec()

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter
 
 from orchestrator.domain.device import DeviceUse
 from orchestrator.domain.roles import Phase
-from orchestrator.domain.task import Strict
+from orchestrator.domain.schema import Strict
 
 APPLICATION_XIDS: frozenset[int] = frozenset({13, 31, 43, 45})
 """Errors that a program causes by itself, its end included: recorded, and no sign of the host's.

@@ -11,7 +11,7 @@ from orchestrator.domain.container import EngineIdentity
 from orchestrator.domain.gate import Asked, PermittedHolder
 from orchestrator.domain.records import EngineRecord
 from orchestrator.domain.roles import Phase
-from orchestrator.domain.task import Strict
+from orchestrator.domain.schema import Strict
 from orchestrator.errors import GateRefusedError, UsageError
 from orchestrator.evidence.capped_log import CappedLog
 from orchestrator.evidence.kills import KillLedger

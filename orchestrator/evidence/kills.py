@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from orchestrator.domain.container import ContainerEnd
 from orchestrator.domain.outcome import HostFact, KilledBy, StopReason
-from orchestrator.domain.task import Strict
+from orchestrator.domain.schema import Strict
 from orchestrator.errors import StorageFullError
 from orchestrator.ports import Container
 from orchestrator.storage.durable import Appender

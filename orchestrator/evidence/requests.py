@@ -15,7 +15,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field, ValidationError
 
 from orchestrator.domain.records import LeftOutRecord, ViolationRecord
-from orchestrator.domain.task import Strict
+from orchestrator.domain.schema import Strict
 from orchestrator.evidence.context import load_json_size_capped, save
 from orchestrator.evidence.untrusted import names_in, read_untrusted
 

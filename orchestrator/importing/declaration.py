@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from orchestrator.domain.task import Strict
+from orchestrator.domain.schema import Strict
 
 FILE = "declaration.py"
 _UNKNOWN = "only running it would tell"

@@ -11,7 +11,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from orchestrator.domain.task import Asset, LocalSource
+from orchestrator.domain.source import LocalSource
+from orchestrator.domain.task import Asset
 from orchestrator.errors import AssetMismatchError, UsageError
 from orchestrator.evidence.tree import Kind, Manifest, manifest_of
 from orchestrator.storage.durable import storage_faults

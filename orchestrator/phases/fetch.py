@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.domain.task import HubFile, HubSource, ScriptSource, UrlSource
+from orchestrator.domain.source import HubFile, HubSource, ScriptSource, UrlSource
 from orchestrator.errors import AssetMismatchError, TaskPackError
 from orchestrator.ports.fetching import Fetcher, HubAddress, Wanted
 from orchestrator.storage.assets import seal

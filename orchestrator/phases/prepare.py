@@ -19,7 +19,8 @@ from pathlib import Path
 from orchestrator.domain.container import ContainerSpec, Mount
 from orchestrator.domain.image import image_reference
 from orchestrator.domain.roles import Phase
-from orchestrator.domain.task import LocalSource, ScriptSource, merge
+from orchestrator.domain.source import LocalSource, ScriptSource
+from orchestrator.domain.task import merge
 from orchestrator.errors import AssetMismatchError, TaskPackError
 from orchestrator.evidence.tree import manifest_of, tree_digest
 from orchestrator.phases.bring import lay_local, require_given

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from orchestrator.agents.registry import make_agent, split_version
 from orchestrator.domain.agent_package import InstalledAgent, PlannedPackage
+from orchestrator.domain.interface import Interface
 from orchestrator.domain.model import NO_MODEL, RECORDED, Dialect
 from orchestrator.domain.records import AttemptPlan
-from orchestrator.domain.task import Interface
 from orchestrator.errors import UsageError
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.model_room import effort_of

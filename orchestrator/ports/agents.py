@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from orchestrator.domain.agent_package import InstalledAgent, PackageSource
 from orchestrator.domain.container import ExecResult
+from orchestrator.domain.interface import Interface
 from orchestrator.domain.model import Dialect
-from orchestrator.domain.task import Interface
 
 
 @dataclass(frozen=True, slots=True)

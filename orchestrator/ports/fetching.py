@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.domain.task import HubKind
+from orchestrator.domain.source import HubKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.domain.checkpoint import ArtifactStatus
+from orchestrator.domain.interface import AnswerSpec
 from orchestrator.domain.records import Summary
 from orchestrator.domain.review import Correction, Judgement
-from orchestrator.domain.task import AnswerSpec
 from orchestrator.errors import OrchError, TaskPackError
 from orchestrator.lifecycle.machine import Event
 from orchestrator.report.views import AttemptView, ReplayView, ScoringView, headline, scoring_of

@@ -6,7 +6,8 @@ from itertools import permutations
 from pathlib import Path, PurePosixPath
 
 from orchestrator.domain.roles import Phase, is_visible
-from orchestrator.domain.task import CommandValidator, ScriptSource, TaskSpec
+from orchestrator.domain.source import ScriptSource
+from orchestrator.domain.task import CommandValidator, TaskSpec
 from orchestrator.storage.located_yaml import Loc
 
 Finding = tuple[Loc, str]

@@ -6,7 +6,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from orchestrator.domain.records import FORMAT
-from orchestrator.domain.task import Strict
+from orchestrator.domain.schema import Strict
 from orchestrator.errors import TaskPackError
 from orchestrator.storage.durable import read_json
 

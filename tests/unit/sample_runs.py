@@ -39,7 +39,8 @@ from orchestrator.domain.records import (
     best_of,
 )
 from orchestrator.domain.roles import DataRole
-from orchestrator.domain.task import Direction, Resources, Strict, TaskSpec
+from orchestrator.domain.schema import Strict
+from orchestrator.domain.task import Direction, Resources, TaskSpec
 from orchestrator.lifecycle.machine import Event
 from orchestrator.storage import durable
 from orchestrator.storage.journal import Journal

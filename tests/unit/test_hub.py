@@ -15,7 +15,7 @@ import pytest
 from orchestrator.adapters.download import HttpFetcher, Patience
 from orchestrator.adapters.hub import Hub
 from orchestrator.cli.app import run as orch
-from orchestrator.domain.task import HubKind
+from orchestrator.domain.source import HubKind
 from orchestrator.errors import (
     AssetMismatchError,
     Exit,

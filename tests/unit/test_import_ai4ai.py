@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.domain.roles import Phase, is_visible
-from orchestrator.domain.task import LocalSource, TaskSpec
+from orchestrator.domain.source import LocalSource
+from orchestrator.domain.task import TaskSpec
 from orchestrator.errors import TaskPackError, UsageError
 from orchestrator.importing.ai4ai_assets import Lock, read_lock
 from orchestrator.importing.model import Imported

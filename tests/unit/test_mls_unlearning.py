@@ -21,7 +21,7 @@ from orchestrator.agents.editor import load
 from orchestrator.config import bundled
 from orchestrator.domain.records import EvaluatorOutput
 from orchestrator.domain.roles import DataRole, Phase, is_visible
-from orchestrator.domain.task import ScriptSource, UrlSource
+from orchestrator.domain.source import ScriptSource, UrlSource
 from orchestrator.evidence.instruction import render
 from orchestrator.storage.pack import Pack, bundled_packs, load_pack
 

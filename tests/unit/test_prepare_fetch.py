@@ -10,7 +10,7 @@ from typing_extensions import override
 from orchestrator.adapters.fake_clock import FakeClock
 from orchestrator.adapters.in_memory import InMemoryEngine, Inside
 from orchestrator.domain.container import ContainerSpec
-from orchestrator.domain.task import HubKind
+from orchestrator.domain.source import HubKind
 from orchestrator.errors import AssetMismatchError, InfrastructureError, TaskPackError
 from orchestrator.evidence.tree import tree_digest
 from orchestrator.phases.prepare import How, PreparePlan, PreparePorts, run
