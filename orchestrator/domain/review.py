@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, RootModel
 
+from orchestrator.domain.interface import Name
 from orchestrator.domain.records import FileDigest
 from orchestrator.domain.schema import Strict
-from orchestrator.domain.task import Name
 
 MOST_TEXT = 4000
 Text = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
