@@ -117,3 +117,11 @@ def test_a_file_in_one_line_cannot_be_edited_and_is_said_to_be(tmp_path: Path) -
     with pytest.raises(TaskPackError, match="no reference can be written"):
         with_references(pack, [SHIPPED])
     assert task.read_text() == json.dumps(document)
+
+
+def test_what_another_value_would_suffer_from_is_not_written(tmp_path: Path) -> None:
+    text = TASK + "title: |\n  ends without a newline"
+    task = make_pack(tmp_path / "pack", text)
+    with pytest.raises(TaskPackError, match="no reference can be written"):
+        write_references(load_pack(task), [SHIPPED])
+    assert task.read_text() == text
