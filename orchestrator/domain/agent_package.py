@@ -7,8 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from orchestrator.domain.schema import Strict
-from orchestrator.domain.task import Digest
+from orchestrator.domain.schema import Digest, Strict
 
 AGENT_FOLDER = "/opt/agent"
 """Where an agent's package is mounted, read-only, in the container that explores."""

@@ -80,8 +80,8 @@ class _Reader:
                     continue
                 case ast.FunctionDef(name=name, decorator_list=[]):
                     self._meant[name] = ""  # it does nothing until it is called
-                case ast.ImportFrom(module=module, names=names):
-                    self._meant |= {one.asname or one.name: f"{module}.{one.name}" for one in names}
+                case ast.ImportFrom(module=origin, names=names):
+                    self._meant |= {one.asname or one.name: f"{origin}.{one.name}" for one in names}
                 case ast.Assign(targets=[ast.Name(name)], value=value):
                     self._write(name, value)
                 case ast.AnnAssign(target=ast.Name(name), value=ast.expr() as value):

@@ -53,8 +53,7 @@ def _named_paths(spec: TaskSpec) -> Iterator[tuple[Loc, str, str]]:
     for case, question in spec.answer.cases.items() if spec.answer else ():
         yield ("answer", "cases", case), question, "file"
     if isinstance(spec.validate_.validator, CommandValidator):
-        loc = ("validate", "validator", "command")
-        yield loc, spec.validate_.validator.command, "file"
+        yield ("validate", "validator", "command"), spec.validate_.validator.command, "file"
     for loc, script in _scripts(spec):
         yield loc, script, "file"
 
