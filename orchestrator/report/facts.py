@@ -347,11 +347,14 @@ def _judged(view: ReplayView) -> Table:
             found.status,
             ": ".join(part for part in (found.reason, found.detail) if part),
             words.short_digest(found.digest or ""),
+            str(found.attempts),
+            words.duration(found.seconds) if found.attempts else "-",
             human(found.size) if found.size is not None else "-",
         )
         for found in (view.artifacts.artifacts if view.artifacts else ())
     )
-    return Table("Artifacts", ("checkpoint", "judged", "reason", "digest", "size"), rows, numeric=1)
+    headings = ("checkpoint", "judged", "reason", "digest", "tries", "time", "size")
+    return Table("Artifacts", headings, rows, numeric=3)
 
 
 def _measured(summary: Summary) -> dict[str, str]:

@@ -98,6 +98,7 @@ def test_the_page_says_what_there_is(sample: SampleRuns) -> None:
         "contested: host_oom_count",
         "checkpoint-9960",
         "not_loadable: weights.npz is not a zip file",
+        "1 1.5 s",
         "forget_mia_auc",
         "reference 0.8012",
         "exit code 0, stop reason exited, 9 min 29 s",
