@@ -74,6 +74,19 @@ def images() -> Iterator[tuple[str, str]]:
         client.close()
 
 
+@contextmanager
+def image(*dockerfile: str) -> Iterator[str]:
+    """Build one image of further lines for the base."""
+    tag = f"orch-test/plain-{uuid.uuid4().hex[:12]}:1"
+    client = docker.from_env()
+    try:
+        _build(client, "\n".join((f"FROM {BASE}", *dockerfile)), tag)
+        yield tag
+    finally:
+        client.images.remove(tag)
+        client.close()
+
+
 def _build(client: docker.DockerClient, dockerfile: str, tag: str) -> None:
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:

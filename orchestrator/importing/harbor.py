@@ -10,9 +10,9 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from orchestrator.config import bundled
 from orchestrator.importing.model import (
@@ -92,6 +92,11 @@ class _Artifact(Foreign):
     destination: str | None = None
 
 
+def _as_table(entry: Any) -> Any:
+    """Spell an artifact that is named by its path alone as the table it stands for."""
+    return {"source": entry} if isinstance(entry, str) else entry
+
+
 class _About(Foreign):
     name: str
     version: str | None = None
@@ -112,7 +117,7 @@ class HarborToml(Foreign):
     environment: _Environment
     solution: dict[str, Any] = Field(default_factory=dict)
     source: str | None = None
-    artifacts: tuple[str | _Artifact, ...] = ()
+    artifacts: tuple[Annotated[_Artifact, BeforeValidator(_as_table)], ...] = ()
 
 
 def is_one(document: Mapping[str, Any]) -> bool:
@@ -240,8 +245,7 @@ def _artifacts(toml: HarborToml, findings: Findings) -> list[str] | None:
     """Return what is to be published, by its path below ``/workspace``."""
     found = []
     for entry in toml.artifacts:
-        source = entry if isinstance(entry, str) else entry.source
-        path = PurePosixPath(source)
+        source, path = entry.source, PurePosixPath(entry.source)
         below = path.is_relative_to(WORKSPACE) and path != WORKSPACE
         if not below or ".." in path.parts or not source.isprintable():
             findings.refuse(

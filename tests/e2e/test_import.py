@@ -1,4 +1,4 @@
-"""A task of AI4AI-Bench's layout, from ``orch task import`` to a verified score."""
+"""Tasks of AI4AI-Bench's and of Harbor's layout, from ``orch task import`` to a verified score."""
 
 import json
 from collections.abc import Iterator
@@ -104,6 +104,61 @@ def test_an_imported_task_runs_unchanged_from_an_exploration_to_a_verified_score
     assert (newest["status"], newest["reason"]) == ("invalid", "invalid")  # beyond its bounds
     second = json.loads((replay / "score-001/checkpoint-2/out/summary.json").read_text())
     assert set(second["metrics"]) == {"distance", "metrics.guess", "n", "score"}
+    faults = verify(rig.runs).faults
+    assert not faults, faults
+    rig.nothing_left()
+
+
+HARBOR = """\
+artifacts = ["/workspace/answer/"]
+[task]
+name = "example/answer"
+[agent]
+timeout_sec = 300
+[verifier]
+environment_mode = "separate"
+[environment]
+docker_image = "IMAGE"
+cpus = 1
+memory_mb = 128
+storage_mb = 16
+network_mode = "no-network"
+"""
+TESTS = """\
+cd /tests && python3 - <<'PY' > /logs/verifier/reward.json
+import json
+from pathlib import Path
+right = Path("expected").read_text() == Path("/workspace/answer/text").read_text()
+print(json.dumps({"reward": float(right), "files": len(list(Path("/workspace").iterdir()))}))
+PY
+"""
+
+
+def test_a_task_of_harbor_is_judged_by_its_own_tests_in_a_container_of_their_own(rig: Rig) -> None:
+    source, pack = rig.root / "source", rig.root / "pack"
+    answer = "mkdir answer; echo forty-two > answer/text; ls /tests; /opt/harness/submit.sh"
+    with stand_in.image("COPY solution/train.py /workspace/notes.py") as image:
+        for name, text in {
+            "task.toml": HARBOR.replace("IMAGE", image),
+            "instruction.md": "Write it into answer/text.\n",
+            "tests/test.sh": TESTS,
+            "tests/expected": "forty-two\n",
+        }.items():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_text(text)
+        done = rig.call("task", "import", source, "--to", pack)
+        assert done.code == 0, done.err
+        (pack / "demo.yaml").write_text(yaml.safe_dump([{"run": answer}]))
+        (rig.root / "given" / "data").mkdir(parents=True)
+        (rig.root / "given" / "data" / "tests").symlink_to(source / "tests")
+        prepared = rig.call("task", "prepare", pack, "--from", rig.root / "given")
+        assert prepared.code == 0, prepared.err
+        attempt = rig.explore(pack)
+        assert "cannot access '/tests'" in (attempt / "transcript.jsonl").read_text()
+        replay = rig.replay(attempt)
+    summary = json.loads((replay / "score-001/checkpoint-1/out/summary.json").read_text())
+    assert summary["value"] == 1.0
+    assert summary["metrics"]["files"]["value"] == 1.0  # what was published, nothing else
     faults = verify(rig.runs).faults
     assert not faults, faults
     rig.nothing_left()
