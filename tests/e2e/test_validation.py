@@ -10,6 +10,7 @@ import pytest
 from typing_extensions import override
 
 from tests.e2e.rig import Rig
+from tests.unit.weights_help import safetensors, tensor
 
 SCORER = 'echo \'{"status": "scored", "metrics": {"score": 0.5}}\' > /out/summary.json\n'
 Verdicts = Mapping[str, tuple[str, str, str]]
@@ -200,3 +201,30 @@ def test_a_validator_that_fails_on_it_but_not_on_the_anchor_rejects_it(
     status = 3 if word == "crash" else 0
     detail = f"exit status {status}; see logs/validate/checkpoint-{number}-try2"
     assert own[number] == ("rejected", reason, detail)
+
+
+class ModelRig(Rig):
+    """A bench whose models are those of language."""
+
+    @override
+    def fill(self, folder: Path, role: str) -> None:
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_bytes(safetensors({"w": tensor("F32", 2)}))
+
+
+def test_an_image_without_what_the_validator_needs_is_never_the_candidates_doing(
+    tmp_path: Path,
+) -> None:
+    rig = ModelRig(tmp_path)
+    pack = rig.pack(scorer=SCORER, validate={"validator": "hf-causal-lm"})
+    checkpoint = tmp_path / "given"
+    checkpoint.mkdir()
+    rig.fill(checkpoint, "made")
+    done = rig.orch("score", pack, "--checkpoint", f"1={checkpoint}")
+    assert done.code == 75, done.err
+    assert "validator_crashed twice, and the control on the anchor does not pass" in done.err
+    logs = rig.runs.rglob("validate/checkpoint-1-try*/stderr.log")
+    assert [log.read_text().splitlines()[-1] for log in logs] == [
+        "ModuleNotFoundError: No module named 'torch'"
+    ] * 2
+    assert not list(rig.runs.rglob("artifacts.json"))
