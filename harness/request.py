@@ -53,7 +53,7 @@ def main() -> int:
     print(answer["message"])
     for name in ("violations", "left_out"):
         for item in answer.get(name) or ():
-            print(f"  {name.replace('_', ' ')}: {item.get('text') or json.dumps(item)}")
+            print("  " + (item.get("text") or f"{name.replace('_', ' ')}: {json.dumps(item)}"))
     sys.stdout.flush()
     (requests / f"request-{request['id']}.json").unlink(missing_ok=True)
     return 0 if answer["accepted"] else 1

@@ -1,6 +1,7 @@
 """How an exploration ends: six reasons, each on the real engine, and what is left afterwards."""
 
 import json
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -188,9 +189,10 @@ def test_an_empty_candidate_is_refused_unless_it_is_meant(rig: Rig) -> None:
 def test_a_policy_breach_is_told_with_figures_and_can_be_mended(rig: Rig) -> None:
     steps = (
         CHANGE,
-        {"run": "head -c 300000 /dev/urandom | base64 > noise.txt"},
+        {"run": "head -c 300000 /dev/urandom | base64 > noise.txt; seq 17 > rows.json"},
+        {"run": "head -c 9 /dev/zero > blob; seq 16 > few.json"},
         SUBMIT,
-        {"run": "rm noise.txt"},
+        {"run": "rm noise.txt rows.json blob few.json"},
         SUBMIT,
         WAIT,
     )
@@ -198,9 +200,14 @@ def test_a_policy_breach_is_told_with_figures_and_can_be_mended(rig: Rig) -> Non
     refused = last(attempt, "submit_refused")
     assert "policy" in refused["message"]
     lines = map(json.loads, (attempt / "transcript.jsonl").read_text().splitlines())
-    told = next(line for line in lines if "violations" in line.get("output", ""))
+    told = next(line for line in lines if "policy" in line.get("output", ""))
     assert told["exit_code"] == 1
-    assert '"limit": 262144' in told["output"]
+    size, *others = (row for row in told["output"].splitlines() if row.startswith("  "))
+    assert re.fullmatch(r"  max_compressed: \d{6} bytes added, compressed; 262144 allowed", size)
+    assert others == [
+        "  rows.json: max_rows: 17 rows added, 16 allowed",
+        "  blob: what is no text does not cross (refuse: binary)",
+    ]
     assert submission(attempt)["changed"] == {"added": 0, "deleted": 0, "modified": 1}
     assert final(attempt) == "submitted"
 
