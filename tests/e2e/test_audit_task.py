@@ -5,7 +5,6 @@ import itertools
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
@@ -76,7 +75,7 @@ class Model:
 
 
 @pytest.fixture
-def pack(rig: Rig) -> Iterator[Path]:
+def pack(rig: Rig) -> Path:
     with rig.context() as ctx:
         try:
             ctx.engine.image(image_reference("torch-cpu"))
@@ -86,7 +85,7 @@ def pack(rig: Rig) -> Iterator[Path]:
     shutil.copytree(bundled("tasks") / "unlearning_security_audit", place)
     done = rig.call("task", "prepare", place)
     assert done.code == 0, done.err
-    yield place
+    return place
 
 
 def typed(rig: Rig, text: str, *words: str | Path) -> Done:
