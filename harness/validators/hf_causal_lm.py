@@ -69,6 +69,12 @@ class Model(NamedTuple):
         """Whether the head is the embedding; None where the configuration does not say."""
         return self.config.get("tie_word_embeddings")
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers the tensors hold; a head that is the embedding is not counted twice."""
+        ours = (t for name, t in self.tensors.items() if not (self.tied and name == HEAD))
+        return sum(prod(tensor.shape) for tensor in ours)
+
 
 def weights(files: dict[str, Path]) -> dict[str, Tensor]:
     """Read the headers of all weights and hold the index against the shards."""
@@ -227,10 +233,10 @@ def _check_loaded(model: Any, found: Model) -> None:
     if head is not None and tied != wanted:
         says = "is not" if wanted else "is"
         raise Invalid("tied_weights", f"{HEAD} {says} {EMBEDDING}, and {CONFIG} says otherwise")
-    given = sum(prod(tensor.shape) for tensor in found.tensors.values())
     loaded = sum(parameter.numel() for parameter in model.parameters())
-    if loaded > given:
-        raise Invalid("missing_tensor", f"{loaded} parameters, and the files hold {given}")
+    if loaded > found.parameters:
+        detail = f"{loaded} parameters, and the files hold {found.parameters}"
+        raise Invalid("missing_tensor", detail)
 
 
 def main(load: Callable[[Path, Path, Model], None] = load_model) -> None:
@@ -256,7 +262,7 @@ def main(load: Callable[[Path, Path, Model], None] = load_model) -> None:
         places.out,
         detail=code_in(places.checkpoint, found.config),
         arrays=len(found.tensors),
-        parameters=sum(prod(tensor.shape) for tensor in found.tensors.values()),
+        parameters=found.parameters,
     )
 
 

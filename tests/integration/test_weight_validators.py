@@ -98,6 +98,6 @@ def test_CK_18_loading_runs_nothing_of_a_checkpoint(verdicts: Mapping[str, Any])
 
 
 def test_what_was_counted_is_told(verdicts: Mapping[str, Any]) -> None:
-    for case in ("anchor", "shards", "head that is the embedding"):
-        assert (verdicts[case]["arrays"], verdicts[case]["parameters"]) == (11, 2272)
+    for case, arrays in {"anchor": 11, "shards": 11, "head that is the embedding": 12}.items():
+        assert (verdicts[case]["arrays"], verdicts[case]["parameters"]) == (arrays, 2272)
     assert (verdicts["state"]["arrays"], verdicts["state"]["parameters"]) == (2, 7)

@@ -96,6 +96,7 @@ def with_code() -> Path:
         "AutoConfig": "configuration_x.Config",
         "AutoModelForCausalLM": "modeling_x.Model",
     }
+    config["hidden_act"] = "one that there is not"
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "generation_config.json").write_text("not even JSON")
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "elsewhere"}')
