@@ -14,7 +14,7 @@ from orchestrator.errors import AssetMismatchError, TaskPackError
 from orchestrator.evidence.tree import tree_digest
 from orchestrator.ports import ContainerEngine
 from orchestrator.storage.assets import AssetStore, discard, seal
-from orchestrator.storage.durable import make_folder
+from orchestrator.storage.durable import folder_faults, make_folder, storage_faults
 from orchestrator.storage.lock import locked
 from orchestrator.storage.pack import Pack
 
@@ -25,7 +25,9 @@ def with_workspace(engine: ContainerEngine, store: AssetStore, pack: Pack) -> Pa
     """Return a pack with its shipped solution on this host.
 
     Raises:
-        UsageError: the engine does not hold the replay's image, or it has no ``/workspace``.
+        UsageError: the engine does not hold the replay's image, or it has no ``/workspace``; or
+            the folder of assets cannot be used.
+        StorageFullError: no space.
         TaskPackError: no executable ``run.sh`` is in it.
     """
     if not pack.spec.workspace.in_image:
@@ -34,9 +36,11 @@ def with_workspace(engine: ContainerEngine, store: AssetStore, pack: Pack) -> Pa
     added = None if pack.spec.workspace.add is None else pack.folder / pack.spec.workspace.add
     parts = [image.digest, *([] if added is None else [tree_digest(added)])]
     place = store.workspaces / "-".join(part.rpartition(":")[2] for part in parts)
-    place.mkdir(parents=True, exist_ok=True)
-    with locked(store.workspaces / ".lock"):
-        found = _intact(place) or _taken_out(engine, image.reference, added, place)
+    unusable = folder_faults("the folder of assets", store.root, "name another: ORCH_ASSETS")
+    with unusable, storage_faults(place):
+        place.mkdir(parents=True, exist_ok=True)
+        with locked(store.workspaces / ".lock"):
+            found = _intact(place) or _taken_out(engine, image.reference, added, place)
     run = found / "run.sh"
     if run.is_symlink() or not run.is_file() or not run.stat().st_mode & 0o100:
         raise TaskPackError(

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from orchestrator.domain.container import ContainerSpec, Mount
 from orchestrator.domain.image import image_reference
@@ -234,6 +234,11 @@ def _identify(pack: Pack, asset: str, made: Path) -> str:
     if not made.is_dir():
         raise TaskPackError(
             f"{pack.source}: its source did not make the asset {asset} (no folder /out/{asset})"
+        )
+    file = made / PurePosixPath(asset).name
+    if pack.spec.assets[asset].file and [*made.iterdir()] != [file]:
+        raise TaskPackError(
+            f"{pack.source}: asset {asset} is one file, and not just {file.name} was made in it"
         )
     seal(made)
     return tree_digest(made)

@@ -78,6 +78,12 @@ def _run_script(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
         yield ("workspace", "from"), "must hold an executable run.sh"
 
 
+def _edited_workspace(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
+    del folder
+    if spec.edit is not None and spec.workspace.in_image:
+        yield ("workspace", "from"), "what is edited by lines must be a folder of the pack"
+
+
 def _exposures(folder: Path, spec: TaskSpec) -> Iterator[Finding]:
     """Find what would show an exploration how the final data or the score is made."""
     shown: dict[str, Path] = {}
@@ -142,6 +148,7 @@ FOLDER_RULES: tuple[Callable[[Path, TaskSpec], Iterator[Finding]], ...] = (
     _missing_files,
     _special_files,
     _run_script,
+    _edited_workspace,
     _exposures,
     _nested_assets,
     _shared_places,

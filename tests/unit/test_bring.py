@@ -93,6 +93,13 @@ def test_all_that_is_missing_is_named_at_once_with_what_to_do(shop: Shop) -> Non
         shop.prepare(shop.given)
 
 
+def test_an_asset_of_one_file_is_just_that_file(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, TASK.replace("data/rows.jsonl:", "data/rows.json:"))
+    shop.prepare(shop.given)
+    store, pack = shop.store, load_pack(shop.task)
+    assert [p.name for p in store.locate(pack, "data/rows.json").iterdir()] == ["rows.json"]
+
+
 def published(rows: list[tuple[str, bytes]]) -> str:
     """What a folder is published as, written down by hand."""
     found = [

@@ -81,6 +81,52 @@ def test_an_image_without_a_workspace_or_run_script_is_refused(shelf: Shelf) -> 
         shelf.take({"/workspace/train.py": b""})
 
 
+def test_a_folder_of_the_pack_is_laid_over_what_the_image_brings(tmp_path: Path) -> None:
+    text = FROM_IMAGE.replace("from: image", "from: image, add: more")
+    (tmp_path / "pack/more").mkdir(parents=True)
+    (tmp_path / "pack/more/run.sh").write_text("echo ours\n")
+    (tmp_path / "pack/more/run.sh").chmod(0o755)
+    pack = load_pack(make_pack(tmp_path / "pack", text))
+    engine = InMemoryEngine(images={"ours:1": IMAGE}, clock=FakeClock())
+    store = AssetStore(tmp_path / "store")
+    solution = with_workspace(engine, store, pack).solution
+    assert (solution / "run.sh").read_text() == "echo ours\n"
+    assert (solution / "sub/train.py").is_file()
+    (pack.folder / "more/run.sh").write_text("echo others\n")
+    assert with_workspace(engine, store, pack).solution != solution
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (TASK.replace("solution/", "solution/, add: more"), "goes with from: image"),
+        (FROM_IMAGE.replace("from: image", "from: image, add: none"), "no such folder"),
+        (
+            FROM_IMAGE + "interface: edit-test-submit\nedit: {packages: [a], editable: {}}\n",
+            "must be a folder of the pack",
+        ),
+        (FROM_IMAGE.replace("evaluator/final_eval.py", "solution/run.sh"), ""),
+        (
+            FROM_IMAGE.replace("from: image", "from: image, add: evaluator"),
+            "lies in the workspace, which the exploration sees",
+        ),
+    ],
+)
+def test_what_an_images_workspace_asks_of_a_pack(tmp_path: Path, text: str, said: str) -> None:
+    task = make_pack(tmp_path / "pack", text)
+    if said:
+        with pytest.raises(TaskPackError, match=said):
+            load_pack(task)
+    else:  # no folder of the pack is shown as the workspace
+        assert load_pack(task).spec.workspace.in_image
+
+
+def test_a_store_that_cannot_be_written_is_said(shelf: Shelf) -> None:
+    shelf.store.root.write_text("a file")
+    with pytest.raises(UsageError, match="folder of assets"):
+        shelf.take()
+
+
 def test_a_pack_with_a_folder_stays_as_it_is(tmp_path: Path) -> None:
     pack = load_pack(make_pack(tmp_path / "pack"))
     engine = InMemoryEngine(images={}, clock=FakeClock())
