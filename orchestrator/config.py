@@ -70,7 +70,7 @@ class Settings:
     @cached_property
     def hub_token(self) -> str | None:
         """``HF_TOKEN`` when set. It goes to the hub alone; nothing records or prints it."""
-        return os.environ.get("HF_TOKEN") or None
+        return (os.environ.get("HF_TOKEN") or "").strip() or None
 
     @property
     def file(self) -> Path:

@@ -5,6 +5,7 @@ whole yet, with which the next try goes on. What becomes an asset as it is moves
 scripts read stays, so that they can be run again without a network.
 """
 
+import hashlib
 import os
 import shutil
 from collections import Counter
@@ -72,7 +73,8 @@ class Downloads:
         """
         for loc, source in _sources(pack, assets):
             for wanted in files_of(source):
-                if not (place := self.folder / wanted.sha256).exists():
+                if not _is_whole(place := self.folder / wanted.sha256):
+                    place.unlink(missing_ok=True)  # somebody, or the disk, has changed it
                     self._fetch(pack, (*loc, wanted.name), wanted, place)
 
     def lay_inputs(self, pack: Pack, script: str, target: Path) -> bool:
@@ -139,6 +141,14 @@ def _sources(pack: Pack, assets: Sequence[str]) -> Iterator[tuple[Loc, Published
 
 def _files_key(source: Published) -> tuple[str, ...]:
     return ("urls",) if isinstance(source, UrlSource) else ("hub", "files")
+
+
+def _is_whole(place: Path) -> bool:
+    """Tell whether a file is there and has the digest of its name."""
+    if not place.exists():
+        return False
+    with place.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == place.name
 
 
 def _uses(sources: Iterable[Published]) -> Counter[str]:

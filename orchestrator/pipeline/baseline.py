@@ -24,6 +24,7 @@ from orchestrator.lifecycle.machine import Event
 from orchestrator.pipeline import jobs
 from orchestrator.report.lookup import run_id
 from orchestrator.report.telemetry import figures
+from orchestrator.report.views import contested_of, read
 from orchestrator.storage.durable import folder_faults, require_writable
 from orchestrator.storage.journal import read_journal
 from orchestrator.storage.layout import ReplayFolder, ScoringFolder
@@ -124,6 +125,8 @@ def _note(pack: Pack, name: str, replay: ReplayFolder, scoring: ScoringFolder) -
     standing = "official" if plan.official else "local"
     digest = pack.digest.rpartition(":")[2][:_PACK_DIGITS]
     took = [*(_replay(replay) if name == SHIPPED else ()), *_scoring(scoring)]
+    signs = {sign for folder in (replay, scoring) for sign in contested_of(read(folder))}
+    took += [f"contested: {sign}" for sign in sorted(signs)]
     return (
         f"{', '.join(took)}; measured {plan.created[:10]} by orch {__version__} ({standing}), "
         f"run {run_id(replay)[:8]} of pack {digest}"

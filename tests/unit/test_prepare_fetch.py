@@ -196,6 +196,18 @@ def test_other_files_in_the_pack_are_not_what_is_locked(workshop: Workshop) -> N
     assert workshop.asked().count("rows.gz") == 2
 
 
+def test_a_kept_file_that_was_changed_is_fetched_again(workshop: Workshop) -> None:
+    workshop.prepare()
+    workshop.asked()
+    kept = workshop.store.downloads / sha(b"images")
+    kept.chmod(0o644)
+    kept.write_bytes(b"damage")
+    workshop.seen.clear()
+    workshop.prepare(update=True)
+    assert workshop.asked() == ["a/images"]
+    assert workshop.seen == {"raw/a/images": b"images"}
+
+
 def test_an_unreachable_server_leaves_no_asset_and_the_next_try_goes_on(
     workshop: Workshop,
 ) -> None:
