@@ -217,6 +217,8 @@ _TAKEN = ("/assets", "/ckpt", "/dev", "/etc", "/logs", "/opt/evaluator", "/out",
 
 def _scratch(value: str) -> str:
     path = PurePosixPath(plain_path(value))
+    if ".." in path.parts:
+        raise ValueError(f"{value!r} must not lead upwards")
     if path.parent == PurePosixPath("/logs"):
         return value
     for taken in map(PurePosixPath, _TAKEN):
