@@ -11,7 +11,7 @@ lock() {
 # A build of torch without CUDA: from the folders that pip is told to find wheels in, or else from
 # the index that uv knows as `cpu`.
 without_cuda=()
-for place in $(.venv/bin/pip config get global.find-links 2> /dev/null); do
+for place in ${PIP_FIND_LINKS:-$(.venv/bin/pip config get global.find-links 2> /dev/null)}; do
     without_cuda+=(--find-links "$place")
 done
 [ ${#without_cuda[@]} -gt 0 ] || without_cuda=(--torch-backend cpu)
