@@ -49,3 +49,15 @@ def test_a_new_task_goes_all_the_way_and_measures_its_own_baseline(
     assert "Reference points" in shown
     for name in (HERE, "start", "shipped"):
         assert name in shown
+
+
+def test_a_shipped_solution_without_a_score_is_the_packs_fault(rig: Rig) -> None:
+    scorer = 'echo \'{"status": "scored", "metrics": {"score": 0.5}}\' > /out/summary.json\n'
+    pack = rig.pack("exit 3\n", scorer=scorer)
+    before = (pack / "task.yaml").read_bytes()
+    done = rig.call("task", "baseline", pack)
+    assert done.code == 65
+    assert "shipped came to no score (terminal behavior)" in done.err
+    assert "orch show " in done.err
+    assert (pack / "task.yaml").read_bytes() == before
+    assert len(list(rig.runs.glob("*/attempt-001/replay-001"))) == 2
