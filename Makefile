@@ -6,7 +6,7 @@ PACKAGES := git e2fsprogs mmdebstrap debian-archive-keyring
 PODMAN := podman catatonit runc
 COMPILER := gcc libc6-dev
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-mls demo-tofu test check bench faults soak setup lock clean everything campaign soaking
+.PHONY: help demo demo-mls demo-tofu test check bench faults soak agents setup lock clean everything campaign soaking exploring
 MAKEFLAGS += --no-print-directory
 
 help:  ## list the targets
@@ -53,6 +53,14 @@ campaign:
 	$(BIN)/orch images build
 	$(BIN)/orch task prepare digits_class0
 	$(BIN)/python -m tests.faults
+
+agents: setup  ## every agent from a registry on a whole task, offline, with a mock for a model
+	@scripts/debian_packages.sh $(PACKAGES) || echo "going on without"
+	@scripts/with_engine.sh $(MAKE) exploring
+
+exploring:
+	$(BIN)/orch images build cpu-numpy prepare-sklearn
+	ORCH_TEST_AGENTS=all $(BIN)/pytest tests/e2e/test_real_agents.py
 
 soak: setup  ## twenty minutes of jobs beside one long replay, against a real engine: what grows?
 	@scripts/debian_packages.sh $(PACKAGES) || echo "going on without"
