@@ -15,6 +15,7 @@ from pathlib import Path
 
 from orchestrator.domain.source import HubFile, HubSource, ScriptSource, UrlSource
 from orchestrator.errors import AssetMismatchError, TaskPackError
+from orchestrator.evidence.tree import manifest_of
 from orchestrator.ports.fetching import Fetcher, HubAddress, Wanted
 from orchestrator.storage.assets import seal
 from orchestrator.storage.durable import storage_faults, sync_folder
@@ -120,9 +121,11 @@ class Downloads:
             sync_folder(self.folder)
 
 
-def is_as_published(source: Published, files: Iterable[tuple[str, str]]) -> bool:
-    """Tell whether a folder's files, each with its sha256, are what a source says now."""
-    return {(wanted.name, wanted.sha256) for wanted in files_of(source)} == set(files)
+def differing(source: Published, folder: Path) -> tuple[str, ...]:
+    """Name the files of an asset that are not what its source says, or not there, or too many."""
+    wanted = {(one.name, one.sha256) for one in files_of(source)}
+    found = {(os.fsdecode(one.path), one.sha256) for one in manifest_of(folder).entries}
+    return tuple(sorted({name for name, _ in wanted ^ found}))
 
 
 def _sources(pack: Pack, assets: Sequence[str]) -> Iterator[tuple[Loc, Published]]:

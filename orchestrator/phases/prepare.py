@@ -11,7 +11,7 @@ import os
 import secrets
 import shlex
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
@@ -22,9 +22,9 @@ from orchestrator.domain.roles import Phase
 from orchestrator.domain.source import LocalSource, ScriptSource
 from orchestrator.domain.task import merge
 from orchestrator.errors import AssetMismatchError, TaskPackError
-from orchestrator.evidence.tree import manifest_of, tree_digest
+from orchestrator.evidence.tree import tree_digest
 from orchestrator.phases.bring import lay_local, require_given
-from orchestrator.phases.fetch import Downloads, is_as_published
+from orchestrator.phases.fetch import Downloads, differing
 from orchestrator.ports import Clock, ContainerEngine
 from orchestrator.ports.fetching import Fetcher
 from orchestrator.sandbox import PHASE_LABEL, Users, container_spec
@@ -163,15 +163,10 @@ def _present(plan: PreparePlan, store: AssetStore) -> list[Prepared]:
             case LocalSource():
                 wanted = not (plan.update and plan.given)
             case _:
-                wanted = folder.is_dir() and is_as_published(asset.source, _files(folder))
+                wanted = folder.is_dir() and not differing(asset.source, folder)
         if wanted and _is_intact(folder, asset.digest):
             found.append(Prepared(name, asset.digest, folder, How.PRESENT))
     return found
-
-
-def _files(folder: Path) -> Iterator[tuple[str, str]]:
-    for entry in manifest_of(folder).entries:
-        yield os.fsdecode(entry.path), entry.sha256
 
 
 def _is_intact(folder: Path, digest: str) -> bool:

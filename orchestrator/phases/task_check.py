@@ -16,6 +16,7 @@ from orchestrator.domain.task import Asset, BuiltinValidator
 from orchestrator.errors import AssetMismatchError, EngineUnavailableError, UsageError
 from orchestrator.evidence.overlap import HiddenAsset, Overlap, RowIndex
 from orchestrator.evidence.tree import tree_digest
+from orchestrator.phases.fetch import Published, differing
 from orchestrator.ports import ContainerEngine
 from orchestrator.storage.assets import AssetStore
 from orchestrator.storage.pack import Fault, Pack, Severity, examine
@@ -70,6 +71,9 @@ def _assets(pack: Pack, store: AssetStore) -> Iterator[Fault]:
         elif (found := _digest(folder)) != asset.digest:
             message = f"is {found} in {folder}, not what is locked"
             yield pack.fault("assets", name, "digest", message=message)
+        elif isinstance(asset.source, Published) and (other := differing(asset.source, folder)):
+            message = f"names {', '.join(other)} otherwise than the locked asset has it"
+            yield pack.fault("assets", name, "source", message=message)
 
 
 def _is_ready(pack: Pack, name: str, store: AssetStore) -> bool:

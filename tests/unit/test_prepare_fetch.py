@@ -13,6 +13,7 @@ from orchestrator.domain.container import ContainerSpec
 from orchestrator.domain.source import HubKind
 from orchestrator.errors import AssetMismatchError, InfrastructureError, TaskPackError
 from orchestrator.evidence.tree import tree_digest
+from orchestrator.phases import task_check
 from orchestrator.phases.prepare import How, PreparePlan, PreparePorts, run
 from orchestrator.ports.fetching import Fetcher, HubAddress, Wanted
 from orchestrator.sandbox import Users
@@ -206,6 +207,22 @@ def test_a_kept_file_that_was_changed_is_fetched_again(workshop: Workshop) -> No
     workshop.prepare(update=True)
     assert workshop.asked() == ["a/images"]
     assert workshop.seen == {"raw/a/images": b"images"}
+
+
+def test_a_source_that_the_lock_contradicts_is_a_fault_of_the_pack(workshop: Workshop) -> None:
+    workshop.prepare()
+
+    def faults() -> list[str]:
+        ports = task_check.CheckPorts(workshop.ports.engine, workshop.store)
+        found = task_check.run(workshop.task, ports)
+        return [str(fault) for fault in found if "otherwise" in str(fault)]
+
+    assert faults() == []
+    text = workshop.task.read_text().replace("rows.gz:", "other.gz:")
+    workshop.task.write_text(text)
+    (fault,) = faults()
+    line = line_of(text, "other.gz")
+    assert fault.startswith(f"task.yaml:{line}: assets.data/train.source: names other.gz, rows.gz ")
 
 
 def test_an_unreachable_server_leaves_no_asset_and_the_next_try_goes_on(
