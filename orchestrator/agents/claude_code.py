@@ -52,7 +52,7 @@ class ClaudeCodeAgent(CliAgent):
         return (
             *("-p", "--output-format", "stream-json", "--verbose"),
             *("--dangerously-skip-permissions", "--model", model.name),
-            *(("--effort", model.effort) if model.effort else ()),
+            *(("--effort", model.effort) if model.effort and not model.effort.isdecimal() else ()),
             *("--disallowedTools", "WebSearch,WebFetch"),
             *again,
             *("--", words),
@@ -67,6 +67,7 @@ class ClaudeCodeAgent(CliAgent):
             "IS_SANDBOX": "1",
             "BASH_DEFAULT_TIMEOUT_MS": _AN_HOUR_MS,
             "BASH_MAX_TIMEOUT_MS": _AN_HOUR_MS,
+            **({"MAX_THINKING_TOKENS": model.effort} if model.effort.isdecimal() else {}),
             **dict.fromkeys(_NAMES, model.name),
             **dict.fromkeys(_OFF, "1"),
         }

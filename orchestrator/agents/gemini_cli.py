@@ -10,7 +10,7 @@ from typing_extensions import override
 from orchestrator.agents.cli_agent import CliAgent, Reader, told
 from orchestrator.domain.agent_package import PackageSource, Registry
 from orchestrator.domain.model import Dialect
-from orchestrator.ports import AgentSession
+from orchestrator.ports import AgentSession, SessionModel
 from orchestrator.sandbox import HOME
 
 _SETTINGS = {
@@ -61,7 +61,8 @@ class GeminiCliAgent(CliAgent):
 
     @override
     def files(self, session: AgentSession) -> Mapping[str, str]:
-        return {f"{HOME}/.gemini/settings.json": json.dumps(_SETTINGS)}
+        settings = {**_SETTINGS, **_effort(session.model)}
+        return {f"{HOME}/.gemini/settings.json": json.dumps(settings)}
 
     @override
     def environment(self, session: AgentSession) -> Mapping[str, str]:
@@ -76,6 +77,19 @@ class GeminiCliAgent(CliAgent):
     @override
     def reader(self, session: AgentSession) -> Reader:
         return _GeminiReader(session)
+
+
+def _effort(model: SessionModel) -> Mapping[str, Any]:
+    """Override the thinking that it asks for by itself; a number is a budget of tokens."""
+    if not model.effort:
+        return {}
+    number = model.effort.isdecimal()
+    thinking = (
+        {"thinkingBudget": int(model.effort)} if number else {"thinkingLevel": model.effort.upper()}
+    )
+    config = {"generateContentConfig": {"thinkingConfig": thinking}}
+    override = {"match": {"model": model.name}, "modelConfig": config}
+    return {"modelConfigs": {"customOverrides": [override]}}
 
 
 class _GeminiReader(Reader):

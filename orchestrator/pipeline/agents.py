@@ -17,6 +17,9 @@ from orchestrator.ports import Agent, AgentPackages
 from orchestrator.ports.models import ModelGateway
 from orchestrator.storage.pack import Pack
 
+_BUDGETED = frozenset({Dialect.MESSAGES, Dialect.GEMINI})
+"""Dialects in which thinking may be measured in tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
@@ -95,6 +98,11 @@ class Supply:
                 f"agent {agent.name!r} speaks {_words((dialect,))}, "
                 f"and {model} is served as {_words(choice.dialects)}",
                 remedy="choose another agent, or add the dialect to the provider in orch.toml",
+            )
+        if choice.effort.isdecimal() and dialect not in _BUDGETED:
+            raise UsageError(
+                f"--effort {choice.effort} is a budget of thinking, and {dialect.value} has none",
+                remedy="give a word that the provider takes, such as --effort low",
             )
         recording = _recording(model)
         return choice.stands_in if recording is None else f"the model is a recording, {recording}"

@@ -223,6 +223,10 @@ def test_a_recording_repeats_an_exploration_without_a_provider(rig: Rig) -> None
             ["install mini-swe-agent@0.0.1"],
         ),
         (["--agent", "lop", "--model", "fake/m"], ["no agent 'lop'", "loop"]),
+        (
+            ["--agent", "loop", "--model", "fake/m", "--effort", "4096"],
+            ["a budget of thinking, and chat has none", "--effort low"],
+        ),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(

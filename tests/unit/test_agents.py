@@ -129,14 +129,26 @@ def test_model_and_key_reach_the_program_and_nothing_else_does(
     assert session.model.key in said
 
 
-@pytest.mark.parametrize("kind", [CodexAgent, ClaudeCodeAgent, OpencodeAgent, MiniSweAgent])
+@pytest.mark.parametrize("kind", CLASSES)
 def test_an_effort_is_handed_on_only_where_one_is_set(kind: type[CliAgent], pack: Pack) -> None:
     def said(effort: str) -> str:
         session, agent = ScriptedSession(effort=effort), kind(pack)
-        return json.dumps([agent.arguments(session, "w", None), dict(agent.environment(session))])
+        files = dict(agent.files(session))
+        return json.dumps(
+            [agent.arguments(session, "w", None), dict(agent.environment(session)), files]
+        )
 
-    assert "exacting" in said("exacting")
+    assert "exacting" in said("exacting").lower()
     assert '"effort' not in said("").lower()
+
+
+def test_an_effort_in_numbers_is_a_budget_of_thinking(pack: Pack) -> None:
+    session = ScriptedSession(effort="16000")
+    claude, gemini = ClaudeCodeAgent(pack), GeminiCliAgent(pack)
+    assert claude.environment(session)["MAX_THINKING_TOKENS"] == "16000"
+    assert "--effort" not in claude.arguments(session, "w", None)
+    (settings,) = gemini.files(session).values()
+    assert '"thinkingBudget": 16000' in settings
 
 
 CODEX = (

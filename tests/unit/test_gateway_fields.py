@@ -23,6 +23,8 @@ from tests.unit.gateway_cases import (
 )
 from tests.unit.gateway_help import MODEL
 
+SMALL = {"small-1": MODEL}
+
 
 @dataclass
 class Gate:
@@ -34,7 +36,7 @@ class Gate:
     def pass_on(self, case: Case, body: Mapping[str, Any], path: str = "") -> dict[str, Any]:
         """Return what a provider would get."""
         choice = ModelChoice(f"mock/{MODEL}", MODEL, self.effort, tuple(Dialect), "")
-        policy = Policy(GatewaySession("0" * 32, choice, Path("unused"), (0, 0)))
+        policy = Policy(GatewaySession("0" * 32, choice, Path("unused"), (0, 0), auxiliary=SMALL))
         route = find("POST", (path or case.path).partition("?")[0], tuple(Dialect))
         scope = Scope(dropped=self.dropped)
         passed = policy.hold(route, json.dumps(body).encode(), {"alt": "sse"}, {}, scope)
@@ -129,6 +131,14 @@ def test_no_other_spelling_of_an_effort_passes(
     sent = str(gate.pass_on(case, case.streamed(**said)))
     assert not [word for word in ("9", "xhigh", "max'", "enable_thinking") if word in sent]
     assert (dropped or "generationConfig.thinkingConfig.thinkingBudget") in gate.dropped
+
+
+def test_a_request_for_an_auxiliary_model_gets_the_runs_effort_like_its_model() -> None:
+    small = {"generationConfig": {"thinkingConfig": {"thinkingLevel": "LOW"}}}
+    path = GEMINI_CASE.whole_path.replace(MODEL, "small-1")
+    for effort, thinking in (("high", {"thinkingLevel": "high"}), ("512", {"thinkingBudget": 512})):
+        sent = Gate(effort).pass_on(GEMINI_CASE, {**GEMINI_CASE.body, **small}, path)
+        assert sent["generationConfig"] == {"thinkingConfig": thinking}
 
 
 def test_compaction_names_the_runs_own_effort_or_none() -> None:

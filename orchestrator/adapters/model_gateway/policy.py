@@ -66,14 +66,13 @@ class Policy:
             raise malformed("the body", f"it is not a JSON object: {error}") from error
         language = route.language
         body = rule(given, scope, "")
-        model = self._model(route.model or body.get("model"))
+        named = route.model or body.get("model")
+        model = self._model(named)
         if not route.model:
             body["model"] = model
         verb = route.endpoint.verb
         if verb.spends:
-            own = model == self.session.choice.name
-            effort = self.session.choice.effort if own else ""
-            language.pin_effort(body, effort, scope, add=verb is Verb.GENERATE)
+            self._pin_effort(route, body, scope, named, model)
         stream = language.streams(body, route.endpoint.to)
         language.finish(body, verb)
         where = f"{route.endpoint.method} {route.endpoint.to}"
@@ -90,6 +89,16 @@ class Policy:
     def learn(self, ids: AbstractSet[str]) -> None:
         """Remember what the provider named in a reply: this attempt may name it again."""
         self.own_ids |= ids
+
+    def _pin_effort(
+        self, route: Route, body: dict[str, Any], scope: Scope, named: object, model: str
+    ) -> None:
+        """Hold a request to the run's effort; one for an auxiliary model gets it like the model."""
+        own, language = self.session.choice, route.language
+        if named != own.name:
+            language.pin_effort(body, "", scope)
+        effort = own.effort if model == own.name else ""
+        language.pin_effort(body, effort, scope, add=route.endpoint.verb is Verb.GENERATE)
 
     def _model(self, named: object) -> str:
         """Hold the model's name against the config's own and the declared auxiliaries."""
