@@ -258,8 +258,24 @@ def test_everything_that_is_refused_is_told_at_once(shelf: Shelf) -> None:
     shelf.change("declaration.py", {'"report_reward"': '"upload"', "2 * HOUR": "hours(2)"})
     (shelf.source / "instruction.md").unlink()
     told = "\n".join(shelf.refusals())
-    for said in ("network_mode", "pids", "hours(...)", "instruction.md: no such file"):
+    for said in ("network_mode", "pids", "'upload'", "hours(...)", "instruction.md: no such file"):
         assert said in told
+    assert "is missing" not in told  # what could not be read may well be there
+
+
+def test_what_no_pack_can_say_is_refused_and_nothing_is_left(shelf: Shelf) -> None:
+    inside = '"asset:data/peek/more", "/assets/data/more"'
+    shelf.change("declaration.py", {'"asset:data/peek", "/assets/data/peek"': inside})
+    shelf.change(
+        "declaration.py",
+        {'        OPEN_HALF,\n        ("asset': "        OPEN_HALF,\n" + PEEK + '        ("asset'},
+    )
+    with pytest.raises(TaskPackError, match="data/peek/more: lies inside another asset"):
+        shelf.pack()
+    assert [path.name for path in shelf.to.parent.iterdir()] == ["guess_a_number"]
+
+
+PEEK = '        ("asset:data/peek", "/assets/data/peek", True),\n'
 
 
 def test_a_folder_without_a_declaration_is_refused_by_its_name(shelf: Shelf) -> None:
