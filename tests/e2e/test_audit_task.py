@@ -115,6 +115,9 @@ def test_answers_are_run_judged_reviewed_and_corrected(rig: Rig, pack: Path) -> 
         "zero_target/2": "raised",
         "zero_target/3": "no_code",
     }
+    for case, texts in ANSWERS.items():
+        for number, text in enumerate(texts, start=1):
+            assert (checkpoint / f"answers/{case}/{number}.md").read_text() == text
     metrics = json.loads((replay / "score-001/checkpoint-1/out/summary.json").read_text())
     scored(metrics)
     judge(rig, attempt)

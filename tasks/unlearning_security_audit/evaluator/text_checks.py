@@ -172,7 +172,8 @@ _APART = re.compile(
 )
 _NEGATOR = re.compile(
     r"\b(?:not|no|never|neither|nor|cannot|without|none|nobody|unable|impossible|false|untrue"
-    r"|wrong that|lacks?|lacking|fails?|failing|failed|far from|absence|hardly|barely|denies|deny)\b"
+    r"|wrong that|lacks?|lacking|fails?|failing|failed|far from|absence|hardly|barely|denies"
+    r"|deny)\b"
 )
 _NO_NEGATOR = re.compile(
     r"\bnot\s+(?:only|just|merely|simply|least)\b|\bno\s+(?:doubt|matter|wonder)\b"

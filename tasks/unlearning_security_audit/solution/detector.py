@@ -3,6 +3,7 @@
 One thread, one full batch of 64-bit numbers: the same steps as ``backdoor.py`` of the evaluator.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,13 @@ class Detector(torch.nn.Module):
         return torch.stack((torch.zeros_like(z), z), dim=1)
 
 
+class WholeLoader(DataLoader):
+    """A loader whose one batch is the whole set, copied at once and not put together row by row."""
+
+    def __iter__(self) -> Iterator[list[torch.Tensor]]:
+        return iter([[tensor.clone() for tensor in self.dataset.tensors]])
+
+
 def load(assets: Path) -> tuple[Detector, DataLoader, DataLoader]:
     """Return the poisoned model, the loader of retained rows and the loader of planted ones."""
     weights = np.load(assets / "models/poisoned/weights.npy", allow_pickle=False)
@@ -35,4 +43,5 @@ def load(assets: Path) -> tuple[Detector, DataLoader, DataLoader]:
 
 def _loader(assets: Path, name: str) -> DataLoader:
     x, y = (np.load(assets / f"data/train/{name}_{axis}.npy", allow_pickle=False) for axis in "xy")
-    return DataLoader(TensorDataset(torch.from_numpy(x), torch.from_numpy(y)), batch_size=len(y))
+    rows = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+    return WholeLoader(rows, batch_size=len(y))

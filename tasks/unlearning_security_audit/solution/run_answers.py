@@ -13,10 +13,10 @@ Reads ASSETS_DIR (default /assets), OUTPUT_DIR (default /out) and MAX_WALL_TIME_
 """
 
 import ctypes
+import io
 import json
 import os
 import resource
-import select
 import shutil
 import signal
 import struct
@@ -36,6 +36,7 @@ MEMORY = 512 * 1024**2
 FILE_SIZE = 1024**2
 MAX_ANSWER = 64 * 1024
 _LENGTH = struct.calcsize(f"<{FEATURES}d")
+_GLANCE = 0.01
 _SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER: what an answer's processes leave behind becomes ours, and is ended."""
 _ENDINGS = {0: "ran", 3: "no_function", 4: "raised", 5: "no_weights"}
@@ -46,36 +47,46 @@ def main() -> None:
     import detector  # noqa: PLC0415 - the answers' runs inherit PyTorch; nothing else here needs it
 
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    assets = Path(os.environ.get("ASSETS_DIR", "/assets"))
-    checkpoints = Path(os.environ.get("OUTPUT_DIR", "/out")) / "checkpoints"
-    unfinished = checkpoints / ".checkpoint-1.unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    given = detector.load(assets)
-    answers = sorted(Path("answers").glob("*/*.md"))
+    given = detector.load(Path(os.environ.get("ASSETS_DIR", "/assets")))
     wall = float(os.environ.get("MAX_WALL_TIME_SECONDS", "600"))
+    # All are read before any is run, and nothing is written before all have been: what runs here
+    # can change files, not what this process holds.
+    answers = {
+        f"{path.parent.name}/{path.stem}": path.read_bytes()[:MAX_ANSWER]
+        for path in sorted(Path("answers").glob("*/*.md"))
+    }
     each = min(RUN_WALL, 0.9 * wall / max(1, len(answers)))
+    files: dict[str, bytes] = {}
     runs: dict[str, str] = {}
-    for path in answers:
-        name = f"{path.parent.name}/{path.stem}"
-        text = path.read_bytes()[:MAX_ANSWER]
+    for name, text in answers.items():
         code = code_of(text.decode("utf-8", "replace"))
-        word, weights = ("no_code", b"") if code is None else run(code, given, each)
-        runs[name] = word
-        publish(unfinished / f"answers/{name}.md", text)
-        if word == "ran":
-            target = unfinished / f"weights/{name}.npy"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            np.save(target, np.frombuffer(weights, dtype="<f8"), allow_pickle=False)
-        print(f"{name}: {word}", flush=True)
-    publish(unfinished / "runs.json", (json.dumps(runs, indent=1) + "\n").encode())
-    shutil.rmtree(checkpoints / "checkpoint-1", ignore_errors=True)
-    unfinished.rename(checkpoints / "checkpoint-1")
+        runs[name], weights = ("no_code", b"") if code is None else run(code, given, each)
+        files[f"answers/{name}.md"] = text
+        if runs[name] == "ran":
+            files[f"weights/{name}.npy"] = as_array_file(weights)
+        print(f"{name}: {runs[name]}", flush=True)
+    files["runs.json"] = (json.dumps(runs, indent=1) + "\n").encode()
+    publish(Path(os.environ.get("OUTPUT_DIR", "/out")) / "checkpoints/checkpoint-1", files)
 
 
-def publish(path: Path, data: bytes) -> None:
-    """Write a file, with the folders above it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+def as_array_file(weights: bytes) -> bytes:
+    """Write weights as a file of NumPy's."""
+    content = io.BytesIO()
+    np.save(content, np.frombuffer(weights, dtype="<f8"), allow_pickle=False)
+    return content.getvalue()
+
+
+def publish(checkpoint: Path, files: dict[str, bytes]) -> None:
+    """Write a checkpoint beside its place and rename it, so that it is whole or absent."""
+    unfinished = checkpoint.with_name(f".{checkpoint.name}.unfinished")
+    for folder in (unfinished, checkpoint):
+        shutil.rmtree(folder, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    for name, data in files.items():
+        path = unfinished / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    unfinished.rename(checkpoint)
 
 
 def run(code: str, given: tuple, wall: float) -> tuple[str, bytes]:
@@ -97,22 +108,19 @@ def run(code: str, given: tuple, wall: float) -> tuple[str, bytes]:
 
 
 def _wait(child: int, reading: int, until: float) -> tuple[bytes, int | None]:
-    """Take what the child gives until it has ended; None for its ending where time was over.
+    """Wait for the child and return what it gave; None for its ending where time was over.
 
-    Whatever it has started besides is ended with it.
+    Whatever it has started besides is ended with it. A pipe holds more than a child should give.
     """
-    data, ended, open_ = b"", None, True
-    while ended is None and (left := until - time.monotonic()) > 0:
-        if open_ and select.select([reading], [], [], min(left, 0.05))[0]:
-            chunk = os.read(reading, _LENGTH + 1)
-            open_ = bool(chunk) and len(data := (data + chunk)[: _LENGTH + 1]) <= _LENGTH
-        elif not open_:
-            time.sleep(min(left, 0.01))
+    ended = None
+    while ended is None and time.monotonic() < until:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             ended = os.waitstatus_to_exitcode(status)
-    _end_all()
-    return data, ended
+        else:
+            time.sleep(_GLANCE)
+    _end_all()  # from here on nobody holds the other end
+    return os.read(reading, _LENGTH + 1), ended
 
 
 def _end_all() -> None:
