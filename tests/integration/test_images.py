@@ -20,6 +20,7 @@ pytestmark = pytest.mark.docker
 SETTINGS = Settings.from_environment()
 CANDIDATE = image_reference("cpu-numpy")
 PREPARER = image_reference("prepare-sklearn")
+LARGE = image_reference("hf-cpu")
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,7 @@ def builder() -> Iterator[ImageBuilder]:
     """Make the images once, if they are not there."""
     builder = ImageBuilder(SETTINGS.engine_address, bundled("containers"), SETTINGS.wheels)
     builder.build((), lambda _: None)
+    builder.build([LARGE], lambda _: None)
     yield builder
     builder.close()
 
@@ -60,7 +62,7 @@ def test_a_candidates_image_holds_no_data_set() -> None:
     assert any("digits.csv" in path for path in paths(PREPARER)), "the search finds nothing at all"
 
 
-@pytest.mark.parametrize("image", [CANDIDATE, PREPARER])
+@pytest.mark.parametrize("image", [CANDIDATE, PREPARER, LARGE])
 def test_an_image_starts_nothing_of_its_own(client: docker.DockerClient, image: str) -> None:
     config = client.images.get(image).attrs["Config"]
     assert not config.get("Entrypoint")
@@ -68,7 +70,7 @@ def test_an_image_starts_nothing_of_its_own(client: docker.DockerClient, image: 
     assert not config.get("Healthcheck")
 
 
-@pytest.mark.parametrize("image", [CANDIDATE, PREPARER])
+@pytest.mark.parametrize("image", [CANDIDATE, PREPARER, LARGE])
 def test_no_program_of_an_image_raises_rights(client: docker.DockerClient, image: str) -> None:
     assert output(client, image, "find / -xdev -type f -perm /6000 2>/dev/null || true") == ""
 
@@ -103,6 +105,11 @@ def test_a_current_image_is_not_built_again(
     assert said == ["orch/debian:1 is current", "orch/cpu-numpy:1 is current"]
     assert [image.state for image in built] == [ImageState.CURRENT] * 2
     assert client.images.get(CANDIDATE).id == before
+
+
+def test_without_a_name_what_is_built_by_name_is_left_alone(builder: ImageBuilder) -> None:
+    built = builder.build((), lambda _: None)
+    assert [image.name for image in built] == ["debian", "cpu-numpy", "prepare-sklearn"]
 
 
 def test_a_changed_recipe_makes_its_image_stale_and_what_is_missing_absent(tmp_path: Path) -> None:
