@@ -3,13 +3,15 @@
 Run as ``python3 prepare.py OUT``; DATASET names the set. ``digits`` comes with scikit-learn, the
 others are read from their published files below DOWNLOADS_DIR (default /opt/downloads): the IDX
 format of MNIST and Fashion-MNIST, packed or not, and the binary version of CIFAR-10. A tenth of the
-training rows becomes the validation rows; neither has an image that is among the test rows.
+training rows becomes the validation rows; neither has an image that is among the test rows. The
+start is an untrained network for each seed.
 """
 
 import gzip
 import json
 import math
 import os
+import struct
 import sys
 import tarfile
 from collections.abc import Callable
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 CLASSES = 10
 FORGET = 0
+SEEDS = (42, 123, 456)
 SPLIT_SEED = 20240607
 TEST_SHARE = 0.2
 VALIDATION_SHARE = 0.1
@@ -140,6 +143,36 @@ def write(folder: Path, rows: Rows) -> None:
     np.save(folder / "y.npy", rows.y, allow_pickle=False)
 
 
+def initial(network: dict[str, int], seed: int) -> dict[str, NDArray[np.float32]]:
+    """Draw untrained weights as PyTorch does: uniform within 1 / sqrt(inputs of a unit)."""
+    width, last = network["width"], 2 * network["width"] * (network["size"] // 4) ** 2
+    shapes: dict[str, tuple[int, ...]] = {
+        "conv1": (width, network["channels"], 3, 3),
+        "conv2": (2 * width, width, 3, 3),
+        "linear1": (64, last),
+        "linear2": (network["classes"], 64),
+    }
+    rng = np.random.default_rng(seed)
+    weights = {}
+    for layer, shape in shapes.items():
+        bound = 1 / math.sqrt(math.prod(shape[1:]))
+        for part, wanted in (("weight", shape), ("bias", shape[:1])):
+            weights[f"{layer}.{part}"] = rng.uniform(-bound, bound, wanted).astype(np.float32)
+    return weights
+
+
+def safetensors(tensors: dict[str, NDArray[np.float32]]) -> bytes:
+    """Lay tensors out in the safetensors format."""
+    header, values = {}, b""
+    for name, tensor in tensors.items():
+        place = [len(values), len(values) + tensor.nbytes]
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": place}
+        values += tensor.astype("<f4").tobytes()
+    text = json.dumps(header).encode("ascii")
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + values
+
+
 def main(out: Path, name: str, downloads: Path) -> None:
     """Write every asset of the task below ``out``."""
     read, width = READERS[name]
@@ -154,9 +187,12 @@ def main(out: Path, name: str, downloads: Path) -> None:
     channels, size = int(test.x.shape[1]), int(test.x.shape[2])
     network = {"channels": channels, "size": size, "width": width, "classes": CLASSES}
     config = {"benchmark": f"{name}-class{FORGET}", "forget_class": FORGET, "network": network}
-    (out / "models/start").mkdir(parents=True)
-    text = json.dumps(config, indent=1) + "\n"
-    (out / "models/start/config.json").write_text(text, encoding="ascii")
+    start = out / "models/start"
+    start.mkdir(parents=True)
+    (start / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="ascii")
+    for seed in SEEDS:
+        weights = safetensors(initial(network, seed))
+        (start / f"seed-{seed}.safetensors").write_bytes(weights)
 
 
 if __name__ == "__main__":

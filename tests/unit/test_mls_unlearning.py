@@ -29,6 +29,9 @@ PACK = bundled("tasks") / "mls_unlearning"
 TASKS = ("task", "mnist", "fmnist", "cifar10")
 BASELINES = ("retain_finetune", "negative_gradient", "bad_teacher", "scrub")
 measures = SimpleNamespace(**runpy.run_path(str(PACK / "evaluator/measures.py")))
+weight_files = SimpleNamespace(
+    **runpy.run_path(str(bundled("harness") / "validators/weight_files.py"))
+)
 prepare = SimpleNamespace(**runpy.run_path(str(PACK / "prepare.py")))
 
 
@@ -204,6 +207,22 @@ def test_the_assets_of_mnist_keep_test_images_out_of_the_training_rows(tmp_path:
     config = json.loads((tmp_path / "out/models/start/config.json").read_text())
     assert config["network"] == {"channels": 1, "size": 28, "width": 16, "classes": 10}
     assert (config["benchmark"], config["forget_class"]) == ("mnist-class0", 0)
+
+
+def test_the_start_is_a_network_for_each_seed_that_validators_can_read(tmp_path: Path) -> None:
+    write_cifar10(tmp_path / "in/cifar10")
+    prepare.main(tmp_path / "out", "cifar10", tmp_path / "in")
+    files = [tmp_path / f"out/models/start/seed-{seed}.safetensors" for seed in (42, 123, 456)]
+    shapes = [{name: found.shape for name, found in weight_files.header(f).items()} for f in files]
+    assert shapes[0] == shapes[1] == shapes[2]
+    assert shapes[0]["conv1.weight"] == (32, 3, 3, 3)
+    assert shapes[0]["linear1.weight"] == (64, 64 * 8 * 8)
+    assert shapes[0]["linear2.bias"] == (10,)
+    assert len(shapes[0]) == 8
+    assert len({file.read_bytes() for file in files}) == 3
+    weights = prepare.initial({"channels": 3, "size": 32, "width": 32, "classes": 10}, 42)
+    bound = 1 / math.sqrt(64 * 8 * 8)
+    assert 0.99 * bound < np.abs(weights["linear1.weight"]).max() <= bound
 
 
 def test_the_assets_of_cifar10_come_out_of_its_archive(tmp_path: Path) -> None:

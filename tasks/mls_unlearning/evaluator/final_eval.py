@@ -2,19 +2,18 @@
 
 The checkpoint gives tensors alone, one file a seed; the network, its sizes and the class to forget
 are the evaluator's own and the anchor's. Members of the membership test are the training rows of
-that class, non-members its test rows. An untrained network is measured in the same run: what the
+that class, non-members its test rows. The untrained start is measured in the same run: what the
 score is worth shows beside it.
 """
 
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from measures import measure, over_seeds
-from network import Network, predict
+from network import Network, predict, read_weights
 
 SEEDS = (42, 123, 456)
 
@@ -25,17 +24,19 @@ def read(folder: Path) -> tuple[torch.Tensor, list[int]]:
     return torch.from_numpy(x), y.tolist()
 
 
-def untrained(config: dict[str, Any], seed: int) -> Network:
-    """Make the network as it is before any training."""
-    torch.manual_seed(seed)
-    return Network(**config["network"])
+def networks(folder: Path, sizes: dict[str, int]) -> dict[int, Network]:
+    """Put the tensors of every seed into a network; the validator has held them to the start's."""
+    found = {}
+    for seed in SEEDS:
+        found[seed] = Network(**sizes)
+        found[seed].load_state_dict(read_weights(folder / f"seed-{seed}.safetensors"))
+    return found
 
 
-def loaded(config: dict[str, Any], file: Path) -> Network:
-    """Put the tensors of a file into the network; whatever does not fit is an error."""
-    network = untrained(config, 0)
-    network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
-    return network
+def same(one: Network, other: Network) -> bool:
+    """Tell whether two networks have the same weights."""
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(first, second) for first, second in pairs)
 
 
 def main() -> None:
@@ -53,19 +54,19 @@ def main() -> None:
         _, members = predict(network, members_x)
         return measure(predicted, confidences, test_y, members, config["forget_class"])
 
-    def summarized() -> dict[str, Any]:
-        files = {seed: checkpoint / f"seed-{seed}.pt" for seed in SEEDS}
-        if not all(file.is_file() for file in files.values()):
-            return {"status": "invalid", "reason": "missing_seed"}
-        try:
-            networks = {seed: loaded(config, file) for seed, file in files.items()}
-        except RuntimeError:  # what load_state_dict says of other names and other shapes
-            return {"status": "invalid", "reason": "another_network"}
-        metrics = over_seeds({seed: measured(network) for seed, network in networks.items()})
-        return {"status": "scored", "metrics": metrics}
-
-    baselines = {"untrained": measured(untrained(config, SEEDS[0]))}
-    summary = {**summarized(), "baselines": baselines}
+    start, candidate = (
+        networks(f, config["network"]) for f in (assets / "models/start", checkpoint)
+    )
+    is_start = any(same(start[seed], candidate[seed]) for seed in SEEDS)
+    invalid = is_start and os.environ.get("ORCH_REFERENCE_RUN") != "1"
+    summary = {
+        "status": "invalid" if invalid else "scored",
+        "reason": "start_weights" if invalid else "",
+        "metrics": over_seeds({seed: measured(network) for seed, network in candidate.items()}),
+        "baselines": {
+            "start": over_seeds({seed: measured(network) for seed, network in start.items()})
+        },
+    }
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="ascii")
 
 

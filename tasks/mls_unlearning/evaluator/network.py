@@ -1,5 +1,11 @@
-"""The network that is trained and measured. The evaluator has this same file of its own."""
+"""The network that is trained and measured, and its files. The evaluator has this file as well."""
 
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody uses
 from torch import nn
@@ -45,3 +51,28 @@ def predict(network: nn.Module, images: torch.Tensor) -> tuple[list[int], list[f
         classes += found.tolist()
         confidences += confidence.tolist()
     return classes, confidences
+
+
+def write_weights(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors in the safetensors format: the length of a header, the header, the values."""
+    header, values = {}, b""
+    for name, tensor in tensors.items():
+        data = tensor.detach().cpu().numpy().astype("<f4").tobytes()
+        place = [len(values), len(values) + len(data)]
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": place}
+        values += data
+    text = json.dumps(header).encode("ascii")
+    text += b" " * (-len(text) % 8)
+    file.write_bytes(struct.pack("<Q", len(text)) + text + values)
+
+
+def read_weights(file: Path) -> dict[str, torch.Tensor]:
+    """Read what ``write_weights`` writes."""
+    data = file.read_bytes()
+    body = 8 + struct.unpack_from("<Q", data)[0]
+    tensors = {}
+    for name, entry in json.loads(data[8:body]).items():
+        start, end = entry["data_offsets"]
+        found = np.frombuffer(data, "<f4", count=(end - start) // 4, offset=body + start)
+        tensors[name] = torch.from_numpy(found.copy()).reshape(entry["shape"])
+    return tensors

@@ -1,4 +1,4 @@
-"""The fixed harness: for every seed, train a network on all classes, then make it forget one.
+"""The fixed harness: for every seed, train the start on all classes, then make it forget one.
 
 Reads PRETRAIN_EPOCHS, UNLEARN_EPOCHS and BATCH (the task's settings), MAX_WALL_TIME_SECONDS and
 DEADLINE_RESERVE_SECONDS (a seed whose share of the time is over stops unlearning early), ASSETS_DIR
@@ -20,7 +20,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody uses
 
 from bench.custom import UnlearningMethod
 from bench.measures import measure, over_seeds
-from bench.network import Network, predict
+from bench.network import Network, predict, read_weights, write_weights
 
 SEEDS = (42, 123, 456)
 LEARNING_RATE = 1e-3
@@ -115,7 +115,7 @@ def publish(weights: dict[int, dict[str, torch.Tensor]], folder: Path) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     for seed, tensors in weights.items():
-        torch.save(tensors, unfinished / f"seed-{seed}.pt")
+        write_weights(unfinished / f"seed-{seed}.safetensors", tensors)
     shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)
 
@@ -129,7 +129,8 @@ def main() -> None:
         int(os.environ[name]) for name in ("PRETRAIN_EPOCHS", "UNLEARN_EPOCHS", "BATCH")
     )
     assets = Path(os.environ.get("ASSETS_DIR", "/assets"))
-    config = json.loads((assets / "models/start/config.json").read_text(encoding="ascii"))
+    start = assets / "models/start"
+    config = json.loads((start / "config.json").read_text(encoding="ascii"))
     train = read(assets / "data/train")
     is_forgotten = train.y == config["forget_class"]
     retain, forget = train.where(~is_forgotten), train.where(is_forgotten)
@@ -139,11 +140,12 @@ def main() -> None:
     for number, seed in enumerate(SEEDS):
         torch.manual_seed(seed)
         network = Network(**config["network"]).to(DEVICE)
+        network.load_state_dict(read_weights(start / f"seed-{seed}.safetensors"))
         pretrain(network, train, pretrain_epochs, size, seed)
         now = time.monotonic()
         deadline = now + (end - now) / (len(SEEDS) - number)
         steps += unlearn(network, retain, forget, size, seed, unlearn_epochs, deadline)
-        weights[seed] = {name: value.cpu() for name, value in network.state_dict().items()}
+        weights[seed] = network.state_dict()
         if validation.is_dir():
             measured[seed] = validated(network, forget, read(validation), config["forget_class"])
             print(line(config["benchmark"], seed, measured[seed]), flush=True)
