@@ -6,7 +6,7 @@ from orchestrator.domain.roles import Phase
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.report import model_use, telemetry, words
 from orchestrator.report.answers import answers_section
-from orchestrator.report.references import reference_points
+from orchestrator.report.references import references_section
 from orchestrator.report.section import Fact, Section, Table
 from orchestrator.report.story import exit_text, taken_over
 from orchestrator.report.views import (
@@ -31,8 +31,7 @@ def sections(view: RunView) -> tuple[Section, ...]:
     if isinstance(view, AttemptView):
         below = tuple(part for replay in view.replays for part in sections(replay))
         own = (identity(view), happened(view), made_of(view), candidate(view))
-        points = Section("Reference points", tables=(reference_points(view),))
-        return _filled(*own, answers_section(view), *below, points)
+        return _filled(*own, answers_section(view), *below, references_section(view))
     if isinstance(view, ReplayView):
         below = tuple(part for scoring in view.scorings for part in sections(scoring))
         return _filled(replay_section(view), *below)

@@ -25,13 +25,20 @@ def sample(tmp_path: Path) -> SampleRuns:
 def test_points_stand_under_the_attempts_own_best_checkpoint(sample: SampleRuns) -> None:
     view = read_attempt(sample.finished().replay.attempt)
     table = reference_points(view)
-    assert table.headings == ("point", "note", "forget_acc", "retain_acc", "unlearn_score")
+    assert table.headings == ("", "forget_acc", "retain_acc", "unlearn_score")
     assert table.numeric == 3
     own, start, paper = table.rows
-    assert own[:2] == (HERE, "checkpoint-9100")
+    assert own[0] == f"{HERE}, checkpoint-9100"
     assert own[-1] == "0.7658"
-    assert start == ("start", "0.9 s", "1", "-", "0.49")
-    assert paper == ("paper", "", "-", "0.7485", "-")
+    assert start == ("start", "1", "-", "0.49")
+    assert paper == ("paper", "-", "0.7485", "-")
+
+
+def test_the_metric_is_no_part_of_itself(tmp_path: Path) -> None:
+    points = ({"name": "start", "value": 0.49, "components": {"unlearn_score": 0.49, "a": 1}},)
+    sample = SampleRuns(tmp_path / "runs", reference=points)
+    table = reference_points(read_attempt(sample.finished().replay.attempt))
+    assert table.headings == ("", "a", "unlearn_score")
 
 
 def test_an_attempt_without_a_score_shows_the_points_alone(sample: SampleRuns) -> None:
@@ -50,12 +57,13 @@ def test_show_and_the_report_have_the_table_once_each(sample: SampleRuns) -> Non
     view = read_attempt(sample.finished().replay.attempt)
     (part,) = (part for part in sections(view) if part.title == "Reference points")
     assert part.tables == (reference_points(view),)
+    assert part.facts == (("start", "0.9 s"),)
     page = render(view, now=START)
-    assert page.count("Reference points") == 1
     assert page.count("<td>paper</td>") == 1
-    before, after = page.split("Reference points")
+    before, after = page.split("<h3>Reference points</h3>")
     assert "<h2>Scores</h2>" in before
     assert "<h2>Identity</h2>" in after
+    assert "0.9 s" in after.partition("<h2>Reference points</h2>")[2]
 
 
 def test_a_note_is_text_like_any_other(tmp_path: Path) -> None:
