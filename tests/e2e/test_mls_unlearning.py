@@ -52,7 +52,9 @@ def test_a_recorded_model_edits_tests_three_times_and_gets_a_row_for_each_seed(
     replay = rig.replay(attempt)
     assert final(replay) == "validated"
     (published,) = (replay / "checkpoints").iterdir()
-    assert {file.name for file in published.iterdir()} == {f"seed-{seed}.safetensors" for seed in SEEDS}
+    assert {file.name for file in published.iterdir()} == {
+        f"seed-{seed}.safetensors" for seed in SEEDS
+    }
     # Who replays does not see the validation rows, and prints no guess at the score.
     assert "TEST_METRICS" not in (replay / "logs/stdout.log").read_text()
     assert final(replay / "score-001") == "scored"
