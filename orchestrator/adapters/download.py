@@ -117,17 +117,20 @@ class _Errand:
         return self._patiently(lambda: self.fetcher.locate(address))
 
     def _receive(self, place: Located) -> None:
-        """Take bytes until the file is whole; only tries that brought none count."""
+        """Take the file; where what was kept may be of another, once more from its start."""
+        self._take_all(place)
+        if self.file.resumed and self.file.sha256 != self.wanted.sha256:
+            self.file.empty()
+            self._take_all(place)
+
+    def _take_all(self, place: Located) -> None:
+        """Take bytes until there are no more; only tries that brought none count."""
         silence = self.fetcher.patience.silence
         with httpx.Client(follow_redirects=True, timeout=silence) as client:
             while not self._patiently(
                 lambda: _take(client, self.wanted, place, self.file, self.say)
             ):
                 pass
-            if self.file.resumed and self.file.sha256 != self.wanted.sha256:
-                # What was kept may be of what lay there before: once more, from its start.
-                self.file.empty()
-                self._receive(place)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         patience = self.fetcher.patience

@@ -131,6 +131,13 @@ def test_wrong_bytes_are_refused_with_both_digests_and_leave_nothing(errand: Err
     assert len(errand.site.requests) == 1
 
 
+def test_wrong_bytes_in_pieces_are_not_fetched_for_ever(errand: Errand) -> None:
+    errand.file.cut = [1000, None] * 3
+    with pytest.raises(AssetMismatchError):
+        errand.run("f" * 64)
+    assert errand.site.ranges() == [None, "bytes=1000-"] * 2
+
+
 def test_a_busy_server_is_asked_again(errand: Errand) -> None:
     errand.file.status = [503, 429, 200]
     errand.run()
