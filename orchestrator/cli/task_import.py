@@ -20,7 +20,8 @@ def import_task(
     ],
     *,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="DIR", help="Where the pack goes; its name.")
+        Path | None,
+        typer.Option("--to", metavar="DIR", help="Where the pack goes, if not to its name."),
     ] = None,
     score_image: Annotated[
         str | None,

@@ -44,6 +44,15 @@ _HOOKS: Mapping[str, str] = MappingProxyType(
 _COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"explore": ("bash",), "retrain": ("bash", "/workspace/run.sh")}
 )
+_OURS = frozenset(
+    {
+        "DEADLINE_RESERVE_SECONDS",
+        "MAX_WALL_TIME_SECONDS",
+        "NVIDIA_VISIBLE_DEVICES",
+        "ORCH_PROXY_COMMAND",
+        "OUTPUT_DIR",
+    }
+)
 _KINDS = frozenset({"file", "weights", "model"})
 _GLOB = "checkpoints/checkpoint-*"
 _UNKEPT: Mapping[str, Mapping[str, object]] = MappingProxyType(
@@ -153,6 +162,9 @@ def _validator(wanted: Wanted, assets: Mapping[str, Mapping[str, Any]]) -> Itera
 def _check(name: str, phase: DeclaredPhase, findings: Findings) -> None:
     where = f"{FILE}: {name}"
     _check_mounts(where, phase, _RUN_MOUNTS[name], findings)
+    for export in phase.exports:
+        if export in _OURS or not export.isidentifier() or not export.isascii():
+            findings.refuse(f"{where}: export {export!r}", "orch sets it, or it is no variable")
     for hook in phase.hooks:
         if hook not in _HOOKS:
             findings.refuse(f"{where}: hook {hook!r}", "is not known, so it cannot be kept")

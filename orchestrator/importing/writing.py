@@ -5,8 +5,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
+from typing_extensions import override
 
 from orchestrator.errors import TaskPackError, UsageError
 from orchestrator.importing.model import Imported
@@ -15,6 +17,14 @@ from orchestrator.storage.pack import examine
 
 NOTES = "IMPORTED.md"
 _WIDTH = 96
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes what stands at two places twice, for a pack's file has no aliases."""
+
+    @override
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def write(imported: Imported, folder: Path) -> None:
@@ -51,8 +61,8 @@ def next_steps(imported: Imported, folder: Path) -> tuple[str, ...]:
 
 
 def _fill(imported: Imported, made: Path, folder: Path) -> None:
-    text = yaml.safe_dump(
-        dict(imported.task), sort_keys=False, default_flow_style=None, width=_WIDTH
+    text = yaml.dump(
+        dict(imported.task), Dumper=_Plain, sort_keys=False, default_flow_style=None, width=_WIDTH
     )
     head = f"# {imported.origin}, as orch task import read it; {NOTES} says what is different.\n"
     documents = {

@@ -82,6 +82,26 @@ def test_an_imported_task_shows_and_limits_what_its_source_declares(rig: Rig, pa
     assert not then["validate"]["read_only"]
 
 
+def test_a_dry_run_shows_a_task_whose_image_and_assets_are_not_here_yet(rig: Rig) -> None:
+    image = "docker.io/example/absent@sha256:" + "0" * 64
+    source, folder = stand_in.task_folder(rig.root / "source", image), rig.root / "pack"
+    assert rig.call("task", "import", source, "--to", folder).code == 0
+    assert rig.call("task", "check", folder).code == 0
+    done = rig.call("explore", folder, "--dry-run", "--json")
+    assert done.code == 0, done.err
+    document = done.json()
+    plan = document["plan"]
+    assert plan["image"] == {"reference": image, "digest": "absent", "engine_id": "absent"}
+    assert plan["workspace"] == "absent"
+    assert {material["source"] for material in plan["materials"].values()} == {"absent"}
+    wanted = set(stand_in.declared()["score"].assets().values())
+    assert targets(document["then"]["score"]["assets"]) == wanted
+    refused = rig.call("explore", folder)
+    assert refused.code == 64
+    assert "the engine has no image" in refused.err
+    assert not any(rig.runs.glob("*/attempt-*"))
+
+
 def test_an_imported_task_runs_unchanged_from_an_exploration_to_a_verified_score(
     rig: Rig, pack: Path
 ) -> None:

@@ -241,6 +241,8 @@ def test_what_cannot_be_kept_of_a_task_file_is_refused_by_its_name(
         ("read_only_root=True,", "interactive=True,", "interactive = True: only False is kept"),
         ('    "score-mock": SCORE_MOCK,', '    "serve": SCORE_MOCK,', "PHASES['serve']: a phase"),
         ('    "checkpoint-validate": VALIDATE,\n', "", "PHASES['checkpoint-validate']: is missing"),
+        ('"EVALUATOR_SETTING"', '"A=B"', "export 'A=B': orch sets it, or it is no variable"),
+        ('exports={"START": START}', 'exports={"OUTPUT_DIR": "/x"}', "export 'OUTPUT_DIR'"),
         ("timeout_sec=1900", "timeout_sec=0", "timeout_sec = 0: is no time"),
     ],
 )
