@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
 from typing_extensions import override
 
 
@@ -122,10 +123,12 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def site() -> Iterator[Site]:
-    """Serve a site until the context ends."""
+    """Serve a site until the context ends; no proxy of this host's stands before it."""
     found = Site()
     handler = type("Handler", (_Handler,), {"site": found})
-    with _Server(("127.0.0.1", 0), handler) as server:
+    with pytest.MonkeyPatch.context() as env, _Server(("127.0.0.1", 0), handler) as server:
+        for name in ("no_proxy", "NO_PROXY"):
+            env.setenv(name, "127.0.0.1")
         found.address = f"http://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
