@@ -16,6 +16,7 @@ its tensors (configuration, tokenizer, code, ``auto_map``) is used by nobody; fo
 ``detail`` names such code.
 """
 
+import json
 import re
 import sys
 import tempfile
@@ -104,9 +105,12 @@ def weights(files: dict[str, Path]) -> dict[str, Tensor]:
 def _weight_map(index: Path) -> dict[str, str]:
     """Read which tensor lies in which shard."""
     data = small_file(index, MAX_INDEX, "corrupt_file")
-    places = strict_json(data, INDEX, "corrupt_file").get("weight_map")
+    found = strict_json(data, INDEX, "corrupt_file")
+    places = found.get("weight_map")
     if not isinstance(places, dict) or not places:
         raise Invalid("corrupt_file", f"{INDEX}: no weight_map")
+    if not isinstance(found.get("metadata"), dict):  # which transformers will not do without
+        raise Invalid("corrupt_file", f"{INDEX}: no metadata")
     for name, shard in places.items():
         if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
             raise Invalid("corrupt_file", f"{INDEX}: {name}: not the name of a shard")
@@ -185,7 +189,7 @@ def code_in(root: Path, config: dict[str, Any]) -> str:
     return f"ignored: {', '.join(asked + brought)}" if asked or brought else ""
 
 
-def load_model(checkpoint: Path, anchor: Path, found: Model) -> None:
+def load_model(anchor: Path, found: Model) -> None:
     """Load the tensors by the anchor's configuration and run the model once.
 
     Raises:
@@ -198,11 +202,7 @@ def load_model(checkpoint: Path, anchor: Path, found: Model) -> None:
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        # Only this of the two folders is there to be read, whatever else they hold.
-        Path(folder, CONFIG).symlink_to(anchor / CONFIG)
-        for name in {INDEX, *(tensor.file.name for tensor in found.tensors.values())}:
-            if (checkpoint / name).is_file():
-                Path(folder, name).symlink_to(checkpoint / name)
+        _lay_out(Path(folder), anchor, found)
         model, told = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype="auto",
@@ -225,6 +225,17 @@ def load_model(checkpoint: Path, anchor: Path, found: Model) -> None:
         raise Invalid("nonfinite", f"its output for {prompt.shape[1]} tokens")
 
 
+def _lay_out(folder: Path, anchor: Path, found: Model) -> None:
+    """Lay out for loading the anchor's configuration and the checkpoint's tensors, and no more."""
+    (folder / CONFIG).symlink_to(anchor / CONFIG)
+    places = {name: tensor.file.name for name, tensor in found.tensors.items()}
+    for file in {tensor.file for tensor in found.tensors.values()}:
+        (folder / file.name).symlink_to(file)
+    if set(places.values()) != {SINGLE}:
+        index = {"metadata": {}, "weight_map": places}
+        (folder / INDEX).write_text(json.dumps(index), encoding="utf-8")
+
+
 def _check_loaded(model: Any, found: Model) -> None:
     """Hold the loaded model against its own configuration and the files it came from."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
@@ -239,7 +250,7 @@ def _check_loaded(model: Any, found: Model) -> None:
         raise Invalid("missing_tensor", detail)
 
 
-def main(load: Callable[[Path, Path, Model], None] = load_model) -> None:
+def main(load: Callable[[Path, Model], None] = load_model) -> None:
     """Write the verdict; ``load`` is the second step."""
     places = Places.from_environment()
     if places.anchor is None:
@@ -254,7 +265,7 @@ def main(load: Callable[[Path, Path, Model], None] = load_model) -> None:
         if not may_be_nonfinite():
             for name, tensor in found.tensors.items():
                 check_finite(name, tensor)
-        load(places.checkpoint, places.anchor, found)
+        load(places.anchor, found)
     except Invalid as verdict:
         write_verdict(places.out, reason=verdict.reason, detail=str(verdict))
         return

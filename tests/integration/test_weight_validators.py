@@ -49,6 +49,8 @@ def verdicts() -> Mapping[str, Any]:
     {
         "anchor": VALID,
         "shards": VALID,
+        "shards whose index says more": VALID,
+        "a file without metadata": VALID,
         "bfloat16": VALID,
         "head that is the embedding": VALID,
         "head that is not the embedding": "tied_weights",

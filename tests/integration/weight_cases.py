@@ -113,7 +113,14 @@ def language_models() -> Iterator[tuple[str, Verdict]]:
         return judge(hf_causal_lm, checkpoint, anchor, finite=finite)
 
     yield "anchor", lm(anchor)
-    yield "shards", lm(saved(llama(), max_shard_size="2KB"))
+    shards = saved(llama(), max_shard_size="2KB")
+    yield "shards", lm(shards)
+    index = shards / "model.safetensors.index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"metadata": {"dtype": "evil"}}))
+    yield "shards whose index says more", lm(shards)
+    plain = saved(llama())
+    save_file(load_file(plain / WEIGHTS), plain / WEIGHTS)
+    yield "a file without metadata", lm(plain)
     yield "bfloat16", lm(saved(llama().bfloat16()))
     yield (
         "head that is the embedding",

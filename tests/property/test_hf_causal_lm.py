@@ -46,7 +46,9 @@ def _file(rows: Any, data: bytes = bytes(28)) -> bytes:
 WHOLE = {
     "config.json": CONFIG.encode(),
     "model-1.safetensors": _file(ROWS),
-    INDEX: json.dumps({"weight_map": dict.fromkeys(ROWS, "model-1.safetensors")}).encode(),
+    INDEX: json.dumps(
+        {"metadata": {}, "weight_map": dict.fromkeys(ROWS, "model-1.safetensors")}
+    ).encode(),
 }
 
 
@@ -129,4 +131,4 @@ def test_any_json_beside_the_weights_gets_a_verdict(
 ) -> None:
     _verdict(place, WHOLE | {"config.json": json.dumps(config).encode()})
     _verdict(place, WHOLE | {INDEX: json.dumps(index).encode()})
-    _verdict(place, WHOLE | {INDEX: json.dumps({"weight_map": places}).encode()})
+    _verdict(place, WHOLE | {INDEX: json.dumps({"metadata": {}, "weight_map": places}).encode()})

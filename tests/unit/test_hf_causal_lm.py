@@ -332,6 +332,12 @@ def test_the_index_is_held_against_the_shards(tmp_path: Path, places: Any, slug:
     assert reason(tmp_path, checkpoint) == slug
 
 
+def test_an_index_without_metadata_is_one_that_loaders_stumble_over(tmp_path: Path) -> None:
+    checkpoint = save_shards(tmp_path / "c", TWO)
+    _index(checkpoint, metadata=None)
+    assert reason(tmp_path, checkpoint) == "corrupt_file"
+
+
 def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
     both = {SECOND: {**TWO[FIRST], **TWO[SECOND]}, FIRST: TWO[FIRST]}
     checkpoint = save_shards(tmp_path / "c", both)
