@@ -143,9 +143,15 @@ def _leftovers(place: Place, eye: Eye) -> Iterator[str]:
 
 
 def snapshot(place: Place) -> dict[str, tuple[int, bytes]]:
-    """Read every file of a runs folder, but for what containers write, with its last change."""
+    """Read every file of a runs folder, but for what containers write, with its last change.
+
+    That is what lies in volumes, and the images behind them: the kernel writes to one as long as
+    it is mounted, also when whoever mounted it is gone.
+    """
     return {
         str(path.relative_to(place.runs)): (path.lstat().st_mtime_ns, path.read_bytes())
         for path in sorted(place.runs.rglob("*"))
-        if path.is_file() and not _VOLUMES.intersection(path.relative_to(place.runs).parts)
+        if path.is_file()
+        and path.suffix != ".img"
+        and not _VOLUMES.intersection(path.relative_to(place.runs).parts)
     }
