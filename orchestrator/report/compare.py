@@ -27,7 +27,8 @@ from orchestrator.report.views import (
 from orchestrator.storage.pack import Pack
 
 _MEAN, _DEVIATION = "mean", "sd"
-_FIXED = ("run", "agent", "model", "effort", "series", "seed")
+_FIXED = ("run", "run_id", "agent", "model", "effort", "series", "seed")
+_SHORT = 8
 
 Figures = Mapping[str, float | None]
 
@@ -38,6 +39,7 @@ class Line:
 
     Attributes:
         run: the path id of the replay; of the attempt where it sums up several replays.
+        run_id: the same, by the id in its plan.
         agent: who made the candidate; for a patch that was entered also the name of its file.
         series: which member of its series the replay is.
         seed: which of the evaluator's seeds, ``mean`` over several, or empty for the only one.
@@ -47,6 +49,7 @@ class Line:
     """
 
     run: str
+    run_id: str
     agent: str
     model: str
     effort: str
@@ -59,7 +62,8 @@ class Line:
     @property
     def fixed(self) -> tuple[str, ...]:
         """What stands before the figures."""
-        return self.run, self.agent, self.model, self.effort, self.series, self.seed
+        names = self.agent, self.model, self.effort, self.series, self.seed
+        return self.run, self.run_id, *names
 
     def document(self) -> dict[str, Any]:
         """The row as JSON."""
@@ -85,14 +89,15 @@ class Comparison:
     note: str
 
     def headings(self) -> tuple[str, ...]:
-        """What stands above the columns on a terminal."""
-        return (*_FIXED, *self.metrics, "marks")
+        """What stands above the columns on a terminal, which has no room for whole ids."""
+        return ("id", *_FIXED[2:], *self.metrics, "marks")
 
     def cells(self) -> Iterable[tuple[str, ...]]:
         """The rows as they are printed, a deviation behind its mean."""
         for line in self.lines:
             figures = (_cell(line, name) for name in self.metrics)
-            yield (*(text or "-" for text in line.fixed), *figures, ", ".join(line.marks))
+            fixed = (line.run_id[:_SHORT], *line.fixed[2:])
+            yield (*(text or "-" for text in fixed), *figures, ", ".join(line.marks))
 
     def csv(self) -> str:
         """The rows as comma-separated values; deviations have columns of their own."""
@@ -144,7 +149,7 @@ def _groups(view: AttemptView, plan: AttemptPlan, pack: Pack) -> Iterable[tuple[
         mean, deviations = _over(columns, statistics.fmean), _over(columns, statistics.stdev)
         series = f"{len(seeded)} seeds"
         marks = _marks(view, plan, pack)
-        yield (_line(view.id, plan, series, _MEAN, mean, deviations, marks),)
+        yield (_line(view, plan, series, _MEAN, mean, deviations, marks),)
 
 
 def _over(columns: Mapping[str, list[float | None]], summed: Any) -> dict[str, float | None]:
@@ -160,7 +165,7 @@ def _lines(
     summary = _summary(replay, score)
     marks = (*_marks(view, plan, pack), *_why(score))
     if summary is None:
-        return (_line(replay.id, plan, series, "", {}, {}, marks),)
+        return (_line(replay, plan, series, "", {}, {}, marks),)
     seeds: dict[str, dict[str, float | None]] = {}
     for name, number in summary.metrics.items():
         base, _, seed = name.partition("@")
@@ -168,13 +173,13 @@ def _lines(
             seeds.setdefault(seed, {})[base] = number.value
     mean, deviations = seeds.pop("", {}), seeds.pop(_DEVIATION, {})
     numbered = sorted(seeds.items(), key=lambda item: (len(item[0]), item[0]))
-    rows = [_line(replay.id, plan, series, seed, found, {}, ()) for seed, found in numbered]
+    rows = [_line(replay, plan, series, seed, found, {}, ()) for seed, found in numbered]
     word = _MEAN if rows else ""
-    return (*rows, _line(replay.id, plan, series, word, mean, deviations, marks))
+    return (*rows, _line(replay, plan, series, word, mean, deviations, marks))
 
 
 def _line(
-    run: str,
+    run: AttemptView | ReplayView,
     plan: AttemptPlan,
     series: str,
     seed: str,
@@ -183,7 +188,9 @@ def _line(
     marks: tuple[str, ...],
 ) -> Line:
     agent = f"{plan.agent} {plan.patch_name}" if plan.patch_name else plan.agent
-    return Line(run, agent, plan.model, plan.effort, series, seed, figures, deviations, marks)
+    run_id = run.plan.run_id if run.plan else ""
+    names = (agent, plan.model, plan.effort, series, seed)
+    return Line(run.id, run_id, *names, figures, deviations, marks)
 
 
 def _summary(replay: ReplayView, score: Score | None) -> Summary | None:

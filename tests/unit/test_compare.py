@@ -157,7 +157,10 @@ def test_the_command_prints_a_table_and_json_and_csv(
     of_seeds(sample)
     sample.finished()
     assert app.run(["compare", "digits_class0"]) == Exit.OK
-    assert "0.7658 ± 0.0603" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "0.7658 ± 0.0603" in told
+    assert app.run(["show", told.splitlines()[-1].split()[0]]) == Exit.OK
+    assert "replay-001" in capsys.readouterr().out
     assert app.run(["compare", "digits_class0", "--json"]) == Exit.OK
     rows = json.loads(capsys.readouterr().out)
     assert [row["seed"] for row in rows] == ["42", "123", "456", "mean"]
