@@ -86,9 +86,9 @@ class Corrections:
     def _is_registered(self, number: int) -> bool:
         if number not in self._registered:
             self._registered = {
-                line.data.get("number")
+                int(line.data["number"])
                 for line in read_campaign(self._log).records
-                if line.event is CampaignEvent.CORRECTED and line.data.get("run_id") == self._run_id
+                if line.event is CampaignEvent.CORRECTED and line.data["run_id"] == self._run_id
             }
         return number in self._registered
 

@@ -13,9 +13,9 @@ import ast
 from itertools import pairwise
 from typing import Any
 
-from shadow.expressions import Left, OutOfFuelError
+from shadow.expressions import OutOfFuelError
 from shadow.reader import CodeReader
-from shadow.scope import Function
+from shadow.scope import Function, Left
 from shadow.values import Loader, Model, Source, Terms, Update, Weights, combined
 
 NAMES = ("parses", "objective", "original_labels", "optimizer_step")

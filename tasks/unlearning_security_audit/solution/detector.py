@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
+# The first optimizer has PyTorch import a good deal more: once here, and not in every process.
+torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
 
 class Detector(torch.nn.Module):

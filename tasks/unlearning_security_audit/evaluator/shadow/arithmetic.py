@@ -159,6 +159,7 @@ def _shift_labels(labels: Labels, number: float) -> Labels:
 _SUMS: Table = {
     (Loss, Loss): _add_losses,
     **{(kind, float): lambda kept, _: kept for kind in (Loss, Gradient, Weights, Residual)},
+    (Loss, Unknown): lambda kept, _: kept,  # a penalty of some kind, which changes nothing else
     (Gradient, Gradient): lambda one, two: Gradient(combined((1.0, one.terms), (1.0, two.terms))),
     (Weights, Gradient): _move,
     (Factors, Factors): _pairwise(operator.add),

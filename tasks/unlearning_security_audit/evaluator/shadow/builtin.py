@@ -7,6 +7,7 @@ from typing import Any
 
 from shadow.arithmetic import UNKNOWN, Number, binary
 from shadow.operations import OPERATIONS, detached, reduced, size
+from shadow.scope import Left
 from shadow.values import Loader, Loss
 
 _ENDLESS = 4
@@ -27,7 +28,7 @@ class Stream:
         if self.at >= len(self.values) and self.endless:
             self.values, self.at = reader.items(self.again), 0
         if self.at >= len(self.values):
-            return UNKNOWN
+            raise Left(ast.Raise)
         self.at += 1
         return self.values[self.at - 1]
 
@@ -76,9 +77,14 @@ def _iter(reader: Any, args: list[Any], _: Any) -> Any:
 
 
 def _next(reader: Any, args: list[Any], _: Any) -> Any:
-    if args and isinstance(args[0], Stream):
+    if not args or not isinstance(args[0], Stream):
+        return UNKNOWN
+    try:
         return args[0].next(reader)
-    return UNKNOWN
+    except Left:
+        if len(args) == 1:
+            raise
+        return args[1]
 
 
 def _cycle(_: Any, args: list[Any], __: Any) -> Any:

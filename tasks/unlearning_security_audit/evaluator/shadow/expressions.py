@@ -13,6 +13,7 @@ from shadow.scope import (
     Class,
     Function,
     Instance,
+    Left,
     Name,
     Scope,
     attribute,
@@ -39,14 +40,6 @@ IN_PLACE = {
     "detach": OPERATIONS["detach"],
 }
 """What some methods that end in ``_`` do."""
-
-
-class Left(Exception):  # noqa: N818 - not an error
-    """A statement that leaves a block: break, continue, return or raise."""
-
-    def __init__(self, kind: type[ast.stmt], value: Any = None) -> None:
-        super().__init__()
-        self.kind, self.value = kind, value
 
 
 class Expressions(ABC):
@@ -224,7 +217,7 @@ class Expressions(ABC):
         """Make an object of a class of the code, or call one."""
         made = Instance(function) if isinstance(function, Class) else function
         names = ("__init__",) if made is not function else ("__call__", "forward")
-        found = (attribute(made, name) for name in names)
+        found = (attribute(made, name) for name in names if name in made.of.members)
         method = next((one for one in found if isinstance(one, Function)), None)
         result = UNKNOWN if method is None else self._call_function(method, args, given)
         return result if made is function else made

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shadow.arithmetic import UNKNOWN, binary, spoil
-from shadow.expressions import Expressions, Left, OutOfFuelError
-from shadow.scope import Class, Function, Instance, Name, Scope, truth
+from shadow.expressions import Expressions, OutOfFuelError
+from shadow.scope import Class, Function, Instance, Left, Name, Scope, truth
 from shadow.values import Gradient, Labels, Loss, Model, Optimizer, Weights
 
 _FUEL = 50_000
@@ -149,7 +149,7 @@ class CodeReader(Expressions):
     def do_class_def(self, node: ast.ClassDef, scope: Scope) -> None:
         inside = Scope(above=scope)
         self.block(node.body, inside)
-        scope.put(node.name, Class(inside.names))
+        scope.put(node.name, Class(inside.names, has_bases=bool(node.bases)))
 
     def do_import(self, node: ast.Import, scope: Scope) -> None:
         for alias in node.names:

@@ -1,6 +1,7 @@
 """Names, functions and objects of the code that is followed, and what can be asked of them."""
 
 import ast
+import builtins
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,17 @@ from typing import Any
 from shadow.arithmetic import UNKNOWN, Number
 from shadow.operations import detached, size
 from shadow.values import Inputs, Labels, Loss, Model, Optimizer, Output, Weights
+
+_KNOWN = frozenset(dir(builtins)) | {"torch", "nn", "F", "np"}
+"""Names that an answer's code finds where it is run; the last four are put there."""
+
+
+class Left(Exception):  # noqa: N818 - not an error
+    """A statement that leaves a block: break, continue, return or raise."""
+
+    def __init__(self, kind: type[ast.stmt], value: Any = None) -> None:
+        super().__init__()
+        self.kind, self.value = kind, value
 
 
 @dataclass(eq=False)
@@ -43,6 +55,7 @@ class Class:
     """A class of the code, with its methods by name."""
 
     members: dict[str, Any]
+    has_bases: bool = False
 
 
 @dataclass(eq=False)
@@ -68,7 +81,9 @@ class Scope:
             if name in scope.names:
                 return scope.names[name]
             scope = scope.above
-        return Name(name)
+        if name in _KNOWN:
+            return Name(name)
+        raise Left(ast.Raise)  # there is no such name
 
     def put(self, name: str, value: Any) -> None:
         scope = self
@@ -132,6 +147,8 @@ def attribute(place: Any, name: str) -> Any:
 def _member(place: Instance, name: str) -> Any:
     if name in place.fields:
         return place.fields[name]
+    if name not in place.of.members and not (place.of.has_bases or name.startswith("__")):
+        raise Left(ast.Raise)  # there is no such attribute
     member = place.of.members.get(name, UNKNOWN)
     if isinstance(member, Function):
         return Function(member.node, member.scope, place)
