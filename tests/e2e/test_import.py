@@ -113,6 +113,11 @@ def test_an_imported_task_runs_unchanged_from_an_exploration_to_a_verified_score
     assert '{\\"closeness_to_hint\\": -1.300}' in said  # the image's own proxy
     assert "save_checkpoint.py" in said  # the image's own harness, and ours over it
     assert "must not run" not in said
+    looked = rig.call("replay", attempt, "--dry-run", "--json").json()["container"]
+    source = stand_in.declared()["retrain"]
+    assert targets(looked["mounts"]) == set(source.assets().values())
+    assert looked["argv"] == list(source.command)
+    assert looked["env"].items() >= source.exports.items()
     replay = rig.replay(attempt)
     assert (replay / "checkpoints/checkpoint-3/model.pt").read_text() == "6.4\n"
     artifacts = json.loads((replay / "artifacts.json").read_text())["artifacts"]

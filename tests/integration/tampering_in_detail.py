@@ -187,6 +187,14 @@ def another_system_call_filter(scene: Scene) -> None:
     scene.materials("004-replay", seccomp="sha256:" + ONES)
 
 
+def explored_from_another_solution(scene: Scene) -> None:
+    scene.materials("001-explore", workspace=TREE)
+
+
+def submitted_on_another_solution(scene: Scene) -> None:
+    scene.materials("002-submit", base=TREE)
+
+
 def another_manifest_submitted(scene: Scene) -> None:
     scene.materials("002-submit", manifest=TREE)
 
@@ -343,6 +351,8 @@ DETAILS: tuple[tuple[Callable[[Scene], None], Step, str], ...] = (
     (taken_for_another_candidate, Step.EDGES, "not named by this task, tree and image"),
     (taken_for_another_candidate, Step.CAMPAIGN, "registered with another candidate"),
     (another_system_call_filter, Step.EDGES, "its seccomp is not the plan's"),
+    (explored_from_another_solution, Step.EDGES, "its workspace is not the plan's"),
+    (submitted_on_another_solution, Step.EDGES, "its base is not the plan's"),
     (another_manifest_submitted, Step.EDGES, "its manifest is not that of the submission"),
     (another_manifest_submitted, Step.FILES, "its manifest is not that of submission.json"),
     (a_file_given_out_from_elsewhere, Step.FILES, "gate gives out no ../../../campaign.jsonl"),
