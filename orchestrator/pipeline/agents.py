@@ -91,7 +91,10 @@ class Supply:
                 )
             return ""
         if model == NO_MODEL:
-            raise UsageError(f"agent {agent.name!r} needs a model", remedy="--model PROVIDER/NAME")
+            raise UsageError(
+                f"agent {agent.name!r} needs a model",
+                remedy="--model PROVIDER/NAME; see docs/models.md",
+            )
         choice = self.models().choose(model, effort_of(effort), pack.spec.explore.budget)
         if dialect not in choice.dialects:
             raise UsageError(

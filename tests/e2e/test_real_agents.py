@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,12 +58,10 @@ def assets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(rig.variables["ORCH_ASSETS"])
 
 
-def steps(agent: str) -> list[str | None]:
+def steps() -> list[str | None]:
     """The research of the task's own script, told by a model; once it takes itself for done."""
     script = yaml.safe_load((bundled("tasks") / TASK / "demo.yaml").read_text())
     *work, submit = [step["run"] for step in script if "run" in step]
-    if agent == "gemini-cli":  # it runs nothing with $(...) or ` in it
-        work = [f"echo {b64encode(step.encode()).decode()} | base64 -d | bash" for step in work]
     return [NOSY, *work, FINISH, None, submit]
 
 
@@ -104,7 +101,7 @@ def test_a_real_agent_explores_to_its_submission_and_again_from_the_recording(
     rig.variables |= {"ORCH_ASSETS": str(assets), "MOCK_KEY": KEY}
     log = rig.root / "looked-for"
     log.touch()
-    with MockModels(Researcher(steps(agent))) as models, overheard(log):
+    with MockModels(Researcher(steps())) as models, overheard(log):
         provider(rig, models, AGENTS[agent])
         attempt = rig.explore(Path(TASK), "--agent", agent, "--model", "mock/mock-1")
     assert final(attempt) == "submitted"

@@ -1,6 +1,7 @@
 """A mock model that drives a shell tool, whatever the agent calls it: one step a request."""
 
 import threading
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,10 @@ _MORE: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+_SUBSTITUTES = frozenset("$`")
+"""Gemini CLI refuses what puts one command into another, and sees that also where it is none."""
+
+
 class Researcher:
     """Answers a request that offers a shell with the next step; None ends the agent's turn."""
 
@@ -38,6 +43,8 @@ class Researcher:
             step = next(self._steps, None)
         if step is None:
             return Turn(text="That is all.")
+        if tool == "run_shell_command" and not _SUBSTITUTES.isdisjoint(step):
+            step = f"echo {b64encode(step.encode()).decode()} | base64 -d | bash"
         arguments = {_TOOLS[tool]: step, **_MORE.get(tool, {})}
         return Turn(text="The next step.", tool=tool, arguments=arguments)
 

@@ -29,13 +29,14 @@ class MockModels:
         *,
         default: Act | None = None,
         tls: ssl.SSLContext | None = None,
+        port: int = 0,
     ) -> None:
         self.seen: list[Seen] = []
         self.present = True
         self._lock = threading.Lock()
         self._script = script if callable(script) else iter(script)
         self._default = default or Turn(text="all done")
-        self._server = _Server(self)
+        self._server = _Server(self, port)
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
@@ -80,9 +81,9 @@ class _Server(ThreadingHTTPServer):
     def handle_error(self, *_: object) -> None:
         """Stay quiet: clients that hang up or trust nobody are what tests are about."""
 
-    def __init__(self, models: MockModels) -> None:
+    def __init__(self, models: MockModels, port: int) -> None:
         self.models = models
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", port), _Handler)
 
 
 class _Handler(BaseHTTPRequestHandler):
