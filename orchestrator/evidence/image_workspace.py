@@ -33,7 +33,7 @@ def with_workspace(engine: ContainerEngine, store: AssetStore, pack: Pack) -> Pa
     if not pack.spec.workspace.in_image:
         return pack
     image = engine.image(image_reference(pack.spec.resources(Phase.REPLAY).image))
-    added = None if pack.spec.workspace.add is None else pack.folder / pack.spec.workspace.add
+    added = added_to(pack)
     parts = [image.digest, *([] if added is None else [tree_digest(added)])]
     place = store.workspaces / "-".join(part.rpartition(":")[2] for part in parts)
     unusable = folder_faults("the folder of assets", store.root, "name another: ORCH_ASSETS")
@@ -41,13 +41,43 @@ def with_workspace(engine: ContainerEngine, store: AssetStore, pack: Pack) -> Pa
         place.mkdir(parents=True, exist_ok=True)
         with locked(store.workspaces / ".lock"):
             found = _intact(place) or _taken_out(engine, image.reference, added, place)
-    run = found / "run.sh"
-    if run.is_symlink() or not run.is_file() or not run.stat().st_mode & 0o100:
+    if not has_run_script(found):
         raise TaskPackError(
             f"{WORKSPACE} of image {image.reference} holds no executable run.sh",
             remedy="choose the image that brings the shipped solution: task.yaml, image",
         )
     return replace(pack, pristine=found)
+
+
+def lay(engine: ContainerEngine, reference: str, added: Path | None, into: Path) -> Path:
+    """Write an image's workspace, and what a pack adds to it, into an empty folder; return it.
+
+    Raises:
+        UsageError: the engine does not hold the image, or it has no ``/workspace``.
+    """
+    engine.copy_out(reference, WORKSPACE, into)
+    tree = into / Path(WORKSPACE).name
+    for source in () if added is None else sorted(added.rglob("*")):
+        target, folder = tree / source.relative_to(added), _is_folder(source)
+        if not (folder and _is_folder(target)):  # nothing is written through an image's link
+            shutil.rmtree(target) if _is_folder(target) else target.unlink(missing_ok=True)
+            target.mkdir() if folder else shutil.copy2(source, target, follow_symlinks=False)
+    return tree
+
+
+def has_run_script(tree: Path) -> bool:
+    """Tell whether a shipped solution can be run."""
+    run = tree / "run.sh"
+    return not run.is_symlink() and run.is_file() and bool(run.stat().st_mode & 0o100)
+
+
+def added_to(pack: Pack) -> Path | None:
+    """Return the folder of a pack that is laid over what its image brings."""
+    return None if pack.spec.workspace.add is None else pack.folder / pack.spec.workspace.add
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _intact(place: Path) -> Path | None:
@@ -69,10 +99,7 @@ def _digest(folder: Path) -> str:
 def _taken_out(engine: ContainerEngine, reference: str, added: Path | None, place: Path) -> Path:
     new = place / ".new"
     make_folder(new)
-    engine.copy_out(reference, WORKSPACE, new)
-    tree = new / Path(WORKSPACE).name
-    if added is not None:
-        shutil.copytree(added, tree, symlinks=True, dirs_exist_ok=True)
+    tree = lay(engine, reference, added, new)
     seal(tree)
     final = place / tree_digest(tree).rpartition(":")[2]
     tree.chmod(0o755)  # a folder one may not write to cannot be moved by an ordinary user

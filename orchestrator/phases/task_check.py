@@ -5,6 +5,7 @@ of the final and reference roles against everything a candidate can see.
 """
 
 import re
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from orchestrator.domain.image import image_reference
 from orchestrator.domain.roles import VISIBLE_ROLES, DataRole, Phase
 from orchestrator.domain.task import Asset, BuiltinValidator
 from orchestrator.errors import AssetMismatchError, EngineUnavailableError, UsageError
+from orchestrator.evidence.image_workspace import WORKSPACE, added_to, has_run_script, lay
 from orchestrator.evidence.overlap import HiddenAsset, Overlap, RowIndex
 from orchestrator.evidence.tree import tree_digest
 from orchestrator.phases.fetch import Published, differing
@@ -55,7 +57,27 @@ def run(path: Path, ports: CheckPorts) -> tuple[Fault, ...]:
             hits = index.in_asset(name, ports.store.locate(pack, name))
             found += (_overlap(pack, hit) for hit in hits)
     found += _images(pack, index, ports.engine)
+    found += _workspace(pack, ports.engine)
     return tuple(sorted(set(found)))
+
+
+def _workspace(pack: Pack, engine: ContainerEngine) -> Iterator[Fault]:
+    """Look at the shipped solution that an image brings, where the image is here."""
+    if not pack.spec.workspace.in_image:
+        return
+    reference = image_reference(pack.spec.resources(Phase.REPLAY).image)
+    try:
+        engine.image(reference)
+    except (UsageError, EngineUnavailableError):
+        return  # told with the images
+    with tempfile.TemporaryDirectory(prefix="orch-check-") as scratch:
+        try:
+            whole = has_run_script(lay(engine, reference, added_to(pack), Path(scratch)))
+            message = "" if whole else f"{WORKSPACE} of {reference} holds no executable run.sh"
+        except UsageError as absent:
+            message = str(absent)
+    if message:
+        yield pack.fault("workspace", "from", message=message)
 
 
 def _assets(pack: Pack, store: AssetStore) -> Iterator[Fault]:

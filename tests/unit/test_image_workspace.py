@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from orchestrator.adapters.in_memory import FakeClock, InMemoryEngine
 from orchestrator.adapters.untar import untar
@@ -94,6 +95,37 @@ def test_a_folder_of_the_pack_is_laid_over_what_the_image_brings(tmp_path: Path)
     assert (solution / "sub/train.py").is_file()
     (pack.folder / "more/run.sh").write_text("echo others\n")
     assert with_workspace(engine, store, pack).solution != solution
+
+
+class Linking(InMemoryEngine):
+    """An engine whose image's workspace has links where a pack lays its files."""
+
+    @override
+    def copy_out(self, reference: str, folder: str, into: Path) -> None:
+        outside = into.parents[2]
+        (into / "workspace").mkdir()
+        (into / "workspace/run.sh").symlink_to(outside / "file")
+        (into / "workspace/sub").symlink_to(outside)
+        (into / "workspace/file").mkdir()
+
+
+def test_nothing_is_laid_through_a_link_of_the_image(tmp_path: Path) -> None:
+    text = FROM_IMAGE.replace("from: image", "from: image, add: more")
+    for name in ("run.sh", "sub/file", "file"):
+        (tmp_path / "pack/more" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pack/more" / name).write_text("ours\n")
+    (tmp_path / "pack/more/run.sh").chmod(0o755)
+    pack = load_pack(make_pack(tmp_path / "pack", text))
+    store = AssetStore(tmp_path / "store")
+    (store.root / ".workspaces").mkdir(parents=True)
+    outside = store.root / "file"
+    outside.write_text("theirs\n")
+    engine = Linking(images={"ours:1": IMAGE}, clock=FakeClock())
+    solution = with_workspace(engine, store, pack).solution
+    assert outside.read_text() == "theirs\n"
+    for name in ("run.sh", "sub/file", "file"):
+        assert (solution / name).read_text() == "ours\n"
+    assert not (solution / "sub").is_symlink()
 
 
 @pytest.mark.parametrize(

@@ -154,3 +154,24 @@ def test_text_without_a_meaning_is_reported_alone(tmp_path: Path) -> None:
 def test_no_task_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         run(tmp_path / "none", CheckPorts(Bench(tmp_path).engine(), AssetStore(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"/workspace/run.sh": b""}, ""),
+        ({"/workspace/train.py": b""}, "holds no executable run.sh"),
+        ({"/opt/x": b""}, "has no /workspace"),
+    ],
+)
+def test_a_shipped_solution_in_an_image_is_looked_at(
+    tmp_path: Path, files: dict[str, bytes], said: str
+) -> None:
+    bench = Bench(tmp_path)
+    text = bench.task.read_text()
+    bench.task.write_text(text.replace("from: solution/", "from: image"))
+    bench.images = {"orch/cpu-numpy:1": {NUMPY: b"", **files}}
+    found = [fault for fault in bench.check() if fault.where == "workspace.from"]
+    assert [said in fault.message for fault in found] == [True] * bool(said)
+    bench.images = {}
+    assert not [fault for fault in bench.check() if fault.where == "workspace.from"]
