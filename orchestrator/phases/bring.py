@@ -15,10 +15,12 @@ from orchestrator.domain.source import LocalSource
 from orchestrator.domain.task import Asset
 from orchestrator.errors import AssetMismatchError, UsageError
 from orchestrator.evidence.tree import Kind, Manifest, manifest_of
-from orchestrator.storage.durable import storage_faults
+from orchestrator.storage.durable import folder_faults, storage_faults
 from orchestrator.storage.pack import Pack
 
 _LEFT_BEHIND = ".cache"
+_DEEPEST = 32
+"""Folders that a file may lie in, one in another; a circle of links is deeper."""
 
 
 def require_given(pack: Pack, assets: Sequence[str], given: Path | None) -> None:
@@ -49,24 +51,49 @@ def lay_local(pack: Pack, assets: Sequence[str], given: Path | None, out: Path) 
 
     Raises:
         AssetMismatchError: one is not what the task says it is published as.
+        UsageError: one cannot be read, or holds what is no file.
         StorageFullError: no space.
     """
     wrong = []
     for name, asset, source in _local(pack, assets):
         assert given is not None  # noqa: S101 - require_given saw to it
         target, origin = out / name, given / source.local
-        with storage_faults(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
+        unreadable = folder_faults(f"asset {name}:", origin, "make all of it readable")
+        with unreadable, storage_faults(target):
+            target.mkdir(parents=True)
             if asset.file:
-                target.mkdir()
                 shutil.copyfile(origin, target / PurePosixPath(name).name)
             else:
-                shutil.copytree(origin, target, ignore=shutil.ignore_patterns(_LEFT_BEHIND))
+                _copy(origin, target)
         found = published_sha256(manifest_of(target), file=asset.file)
         if source.sha256 is not None and found != source.sha256:
             wrong.append(f"asset {name}: {origin} is {found}, task.yaml says {source.sha256}")
     if wrong:
         raise AssetMismatchError("\n".join(wrong), remedy="bring what was published")
+
+
+def _copy(origin: Path, target: Path) -> None:
+    """Copy a folder's files, links followed; a folder without any file is no part of an asset."""
+    for file in tuple(_files(origin)):  # all are known before the first is copied
+        copy = target / file.relative_to(origin)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copy)
+
+
+def _files(origin: Path) -> Iterator[Path]:
+    for here, folders, names in os.walk(origin, followlinks=True, onerror=_raise):
+        folders[:] = [name for name in folders if name != _LEFT_BEHIND]
+        if len(Path(here).relative_to(origin).parts) > _DEEPEST:
+            raise UsageError(f"{here} is nested too deeply, or its links lead in a circle")
+        for name in names:
+            file = Path(here, name)
+            if not file.is_file():
+                raise UsageError(f"{file} is neither a file nor a folder, nor a link to one")
+            yield file
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def published_sha256(manifest: Manifest, *, file: bool) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,22 @@ def test_an_asset_of_one_file_is_just_that_file(tmp_path: Path) -> None:
     shop.prepare(shop.given)
     store, pack = shop.store, load_pack(shop.task)
     assert [p.name for p in store.locate(pack, "data/rows.json").iterdir()] == ["rows.json"]
+
+
+def test_what_is_no_file_is_named(shop: Shop) -> None:
+    model = shop.given / "models/dense"
+    (model / "gone").symlink_to("nowhere")
+    with pytest.raises(UsageError, match="dense/gone is neither a file"):
+        shop.prepare(shop.given)
+    (model / "gone").unlink()
+    os.mkfifo(model / "pipe")
+    with pytest.raises(UsageError, match="dense/pipe is neither a file"):
+        shop.prepare(shop.given)
+    (model / "pipe").unlink()
+    (model / "circle").symlink_to(model)
+    with pytest.raises(UsageError, match="in a circle"):
+        shop.prepare(shop.given)
+    assert "digest" not in shop.task.read_text()
 
 
 def published(rows: list[tuple[str, bytes]]) -> str:
