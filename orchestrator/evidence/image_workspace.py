@@ -57,11 +57,8 @@ def lay(engine: ContainerEngine, reference: str, added: Path | None, into: Path)
     """
     engine.copy_out(reference, WORKSPACE, into)
     tree = into / Path(WORKSPACE).name
-    for source in () if added is None else sorted(added.rglob("*")):
-        target, folder = tree / source.relative_to(added), _is_folder(source)
-        if not (folder and _is_folder(target)):  # nothing is written through an image's link
-            shutil.rmtree(target) if _is_folder(target) else target.unlink(missing_ok=True)
-            target.mkdir() if folder else shutil.copy2(source, target, follow_symlinks=False)
+    if added is not None:
+        _lay_over(added, tree)
     return tree
 
 
@@ -74,6 +71,22 @@ def has_run_script(tree: Path) -> bool:
 def added_to(pack: Pack) -> Path | None:
     """Return the folder of a pack that is laid over what its image brings."""
     return None if pack.spec.workspace.add is None else pack.folder / pack.spec.workspace.add
+
+
+def _lay_over(added: Path, tree: Path) -> None:
+    """Put files over others; nothing is written through a link that an image has."""
+    for source in sorted(added.rglob("*")):
+        target, folder = tree / source.relative_to(added), _is_folder(source)
+        if folder and _is_folder(target):
+            continue
+        if _is_folder(target):
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+        if folder:
+            target.mkdir()
+        else:
+            shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _is_folder(path: Path) -> bool:
