@@ -21,8 +21,6 @@ from orchestrator.domain.task import Budget, Direction, GateSpec, GpuSpec, Resou
 
 FileDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
-Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@/-]{1,64}$")]
-
 FORMAT = 1
 """Version of every record here. A reader that finds another says so and touches nothing."""
 
@@ -375,30 +373,3 @@ def best_of(scores: tuple[ScoredCheckpoint, ...], direction: Direction) -> Score
     valid = [s for s in scores if s.status is ScoreStatus.SCORED and s.value is not None]
     sign = 1.0 if direction is Direction.MAX else -1.0
     return max(valid, key=lambda s: (sign * (s.value or 0.0), s.progress), default=None)
-
-
-class EvaluatorOutput(Strict):
-    """What an evaluator may write to ``/out/summary.json``; anything else is a crash.
-
-    Numbers may be non-finite here: they come from Python's own ``json`` module. Names and the
-    reason are words, not sentences: an evaluator sees final rows, and no text of its own leaves it.
-    """
-
-    status: ScoreStatus
-    reason: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{0,64}$")] = ""
-    metrics: Annotated[dict[Word, float | tuple[float, ...]], Field(max_length=1000)] = Field(
-        default_factory=dict
-    )
-    baselines: Annotated[dict[Word, dict[Word, float]], Field(max_length=16)] = Field(
-        default_factory=dict
-    )
-
-
-class ValidatorOutput(Strict):
-    """What a validator may write to ``/out/validation.json``; anything else is a crash."""
-
-    valid: bool
-    reason: str = ""
-    detail: str = ""
-    arrays: int | None = None
-    parameters: int | None = None

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from orchestrator.domain.outputs import EvaluatorOutput
 from orchestrator.domain.records import (
     Aggregate,
     AggregateStatus,
-    EvaluatorOutput,
     Nonfinite,
     Number,
     OfficialReceipt,

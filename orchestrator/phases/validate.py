@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from orchestrator.domain.checkpoint import ArtifactStatus
 from orchestrator.domain.container import Mount
-from orchestrator.domain.records import Artifact, Artifacts, ReplayPlan, ValidatorOutput
+from orchestrator.domain.outputs import ValidatorOutput
+from orchestrator.domain.records import Artifact, Artifacts, ReplayPlan
 from orchestrator.domain.roles import DataRole, Phase
 from orchestrator.domain.task import BuiltinValidator, CommandValidator, Resources, TaskSpec
 from orchestrator.errors import InfrastructureError

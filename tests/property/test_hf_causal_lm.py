@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.config import bundled
-from orchestrator.domain.records import ValidatorOutput
+from orchestrator.domain.outputs import ValidatorOutput
 
 CONFIG = json.dumps({"architectures": ["A"], "hidden_size": 2, "tie_word_embeddings": True})
 INDEX = "model.safetensors.index.json"

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from orchestrator.domain.attempt import ConfigName, Series, slug
+from orchestrator.domain.outputs import EvaluatorOutput
 from orchestrator.domain.quantity import count, seconds, size
-from orchestrator.domain.records import EvaluatorOutput
 
 
 @pytest.mark.parametrize("name", ["official", "seed-1", "seed-9999", "ablation-12"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.config import bundled
-from orchestrator.domain.records import EvaluatorOutput, ValidatorOutput
+from orchestrator.domain.outputs import EvaluatorOutput, ValidatorOutput
 
 PATHS = ("/logs/verifier", "/assets/data/tests", "/workspace", "/tests", "/ckpt", "/out")
 

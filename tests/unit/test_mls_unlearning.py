@@ -19,7 +19,7 @@ import pytest
 
 from orchestrator.agents.editor import load
 from orchestrator.config import bundled
-from orchestrator.domain.records import EvaluatorOutput
+from orchestrator.domain.outputs import EvaluatorOutput
 from orchestrator.domain.roles import DataRole, Phase, is_visible
 from orchestrator.domain.source import ScriptSource, UrlSource
 from orchestrator.evidence.instruction import render
