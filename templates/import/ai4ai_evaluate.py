@@ -2,7 +2,7 @@
 
 Reads ``source.json`` beside it: ``argv``, and the ``metric`` that its summary has to be about. An
 AI4AI-Bench evaluator says ``score``, and ``status`` unless all is well; of all else that it says
-only numbers go on, each under the names that lead to it. What is neither a score nor a refusal is
+only numbers go on, each under the names that lead to it, and no seeds. What is neither a score nor a refusal is
 a failure of the evaluator, whatever it exited with.
 """
 
@@ -35,6 +35,8 @@ def numbers(said: Any, prefix: str = "", depth: int = 0) -> list[tuple[int, str,
         return []
     found: list[tuple[int, str, float]] = []
     for key, value in said.items():
+        if "seed" in str(key).lower():
+            continue  # it may be all that hides generated final data
         found += numbers(value, f"{prefix}.{key}" if prefix else str(key), depth + 1)
     return found
 

@@ -84,6 +84,8 @@ def test_a_score_and_all_numbers_beside_it_go_on_and_no_text() -> None:
             "score": 0.5,
             "n": 3,
             "ok": True,
+            "evaluator_seed": 7,
+            "Seeds": {"first": 8},
             "rows": [1, 2, 3],
             "reference": "row 7: the capital of France",
             "candidate": {"loss": 1.5, "text": "secret", "deep": {"er": 2}},
