@@ -2,8 +2,8 @@
 
 Reads ``source.json`` beside it: ``argv``, and the ``metric`` that its summary has to be about. An
 AI4AI-Bench evaluator says ``score``, and ``status`` unless all is well; of all else that it says
-only numbers go on, each under the names that lead to it, and no seeds. What is neither a score nor a refusal is
-a failure of the evaluator, whatever it exited with.
+only numbers go on, each under the names that lead to it, and no seeds. What is neither a score nor
+a refusal is a failure of the evaluator, whatever it exited with.
 """
 
 import json
