@@ -18,7 +18,7 @@ from orchestrator.storage.pack import load_pack
 from tests import ai4ai_stand_in as stand_in
 
 IMAGE = "docker.io/example/ai4ai@sha256:" + "ab" * 32
-SHARED = Path("/work/shared/data/ai4ai")
+SHARED = Path(__file__).parents[3] / "shared/data/ai4ai"
 ENVIRONMENT = '[environment]\ndockerfile = "environment/Dockerfile"\n'
 
 
