@@ -97,10 +97,11 @@ class Supply:
             )
         choice = self.models().choose(model, effort_of(effort), pack.spec.explore.budget)
         if dialect not in choice.dialects:
+            add = ", or add the dialect to the provider in orch.toml" if choice.upstream else ""
             raise UsageError(
                 f"agent {agent.name!r} speaks {_words((dialect,))}, "
                 f"and {model} is served as {_words(choice.dialects)}",
-                remedy="choose another agent, or add the dialect to the provider in orch.toml",
+                remedy=f"choose another agent{add}; docs/agents.md says what each speaks",
             )
         if choice.effort.isdecimal() and dialect not in _BUDGETED:
             raise UsageError(

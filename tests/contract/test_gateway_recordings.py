@@ -8,8 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
+from orchestrator.adapters.model_gateway.gateway import HostModelGateway
 from orchestrator.adapters.model_gateway.record import MAX_BODY
-from orchestrator.domain.model import Ended, Refusal
+from orchestrator.adapters.system_clock import SystemClock
+from orchestrator.domain.model import Dialect, Ended, Refusal
+from orchestrator.domain.task import Budget
 from orchestrator.errors import UsageError
 from tests.mock_models.server import MockModels
 from tests.mock_models.turns import Cut, Status, Turn
@@ -199,6 +202,8 @@ def test_what_is_no_recording_is_said_before_anything_starts(tmp_path: Path) -> 
         ):
             pass
     model = f"recorded/{agent.record}"
+    choice = HostModelGateway({}, tmp_path, SystemClock(), {}.get).choose(model, "", Budget())
+    assert choice.dialects == (Dialect.CHAT,)
     with line(None, tmp_path, model=model, effort="high", record="again.jsonl") as again:
         assert again.http.get("/v1/models").json()["data"][0]["id"] == MODEL
 

@@ -70,7 +70,17 @@ def read_header(path: Path, effort: str) -> ModelChoice:
         raise UsageError(f"{path} is no recording of this version", remedy=_REMEDY) from error
     if not dialects or not isinstance(model, str):
         raise UsageError(f"{path} is no recording of this version", remedy=_REMEDY)
-    return ModelChoice(f"{RECORDED}/{path}", model, recorded, dialects, "")
+    return ModelChoice(f"{RECORDED}/{path}", model, recorded, _spoken(path) or dialects, "")
+
+
+def _spoken(path: Path) -> tuple[Dialect, ...]:
+    """Say what the agent of a recording spoke; one of another dialect would find nothing in it."""
+    with _opened(path) as file:
+        while line := file.readline(_MAX_LINE):
+            value = _parsed(line)
+            if _is_served(value):
+                return tuple(dialect for dialect in Dialect if dialect == value.get("dialect"))
+    return ()
 
 
 def read_prices(path: Path) -> dict[str, Price]:
@@ -155,7 +165,7 @@ class Recording(Source):
         with _opened(self._path) as file:
             while line := file.readline(_MAX_LINE):
                 value = _parsed(line)
-                if value.get("fingerprint") and value.get("status") and not value.get("refusal"):
+                if _is_served(value):
                     yield self._entry(value, offset)
                 offset += len(line)
 
@@ -192,6 +202,11 @@ class Recording(Source):
         with _opened(self._path) as file:
             file.seek(entry.offset)
             return _parsed(file.readline(_MAX_LINE))
+
+
+def _is_served(line: Mapping[str, Any]) -> bool:
+    """Tell whether a line of a recording holds an answer."""
+    return bool(line.get("fingerprint") and line.get("status") and not line.get("refusal"))
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
