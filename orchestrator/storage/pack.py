@@ -62,8 +62,8 @@ class Pack:
         spec: what ``task.yaml`` says.
         folder: the pack's folder, absolute.
         source: the file that was read, absolute.
-        digest: ``pack:v1:sha256:...`` over every file of the folder, the locks included, and the
-            name of ``source`` if that is not ``task.yaml``.
+        digest: ``pack:v1:sha256:...`` over every file of the folder, the locks included, but for
+            task files other than ``source``.
         document: the file with its lines.
         pristine: where a shipped solution was put that an image brings; see ``with_workspace``.
     """
@@ -174,8 +174,8 @@ def find_pack(path: Path) -> Path:
 
 def bundled_packs() -> tuple[Path, ...]:
     """List the task files that come with the package; a pack may have several."""
-    found = bundled("tasks").glob("*/*.yaml")
-    return tuple(sorted(path for path in found if _SAYS_SCHEMA.search(path.read_bytes())))
+    packs = (path for path in bundled("tasks").iterdir() if path.is_dir())
+    return tuple(sorted(path for pack in packs for path in _task_files(pack)))
 
 
 def bundled_name(source: Path) -> str:
@@ -185,21 +185,24 @@ def bundled_name(source: Path) -> str:
 
 
 def _identity(source: Path) -> str:
-    """Identify a task: its pack, and which task file of it is meant if it is not the usual one."""
-    digest = pack_digest(source.parent)
-    if source.name == _TASK_FILE:
-        return digest
-    named = b"%s %s\n" % (digest.encode(), os.fsencode(source.name))
-    return f"pack:v1:sha256:{hashlib.sha256(named).hexdigest()}"
+    """Identify a task by its pack without the other task files: their locks are not its own."""
+    return pack_digest(source.parent, without=frozenset(_task_files(source.parent)) - {source})
 
 
-def pack_digest(folder: Path) -> str:
+def _task_files(folder: Path) -> list[Path]:
+    found = (path for path in folder.glob("*.yaml") if path.is_file())
+    return sorted(path for path in found if _SAYS_SCHEMA.search(path.read_bytes()))
+
+
+def pack_digest(folder: Path, without: frozenset[Path] = frozenset()) -> str:
     """Identify a pack by every name, kind, executable bit and byte in its folder.
 
-    Compiled Python and ``.git`` do not count.
+    Compiled Python, ``.git`` and the files ``without`` do not count.
     """
     digest = hashlib.sha256()
     for path in files_of(folder):
+        if path in without:
+            continue
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
             kind, content = b"l", os.fsencode(path.readlink())

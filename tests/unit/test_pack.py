@@ -29,9 +29,13 @@ def test_a_pack_may_have_several_task_files_each_a_task_of_its_own(tmp_path: Pat
     assert first.digest != second.digest
     assert load_pack(tmp_path / "pack").source == usual
     assert (first.argument, second.argument) == (tmp_path / "pack", other)
-    third = usual.with_name("third.yaml")
-    second.source.rename(third)
-    assert load_pack(third).digest != second.digest
+    other.write_text(TASK.replace("metric: score", "metric: another"))
+    assert load_pack(usual).digest == first.digest
+    assert load_pack(other).digest not in {first.digest, second.digest}
+    usual.write_text(TASK + "# a lock\n")
+    assert load_pack(usual).digest != first.digest
+    (tmp_path / "pack/script.yaml").write_text("- run: ls\n")
+    assert load_pack(other).digest != second.digest
 
 
 def test_FS_03_names_and_paths_with_spaces_colons_and_unicode_load(tmp_path: Path) -> None:
