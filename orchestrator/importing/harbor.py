@@ -284,7 +284,7 @@ def _imported(
             "score: the tests run as an ordinary user, without a network",
             f"replay: what crosses is the patch of {WORKSPACE}; run.sh publishes the artifacts",
         ),
-        brought={_TESTS: f"the folder {folder.resolve() / 'tests'}, as {_TESTS} of DIR"},
+        brought={"tests": f"of the task itself, so DIR is {folder.resolve()}"},
     )
 
 
@@ -299,7 +299,7 @@ def _pack(name: str, title: str, toml: HarborToml, images: tuple[str, str]) -> d
         "name": name,
         "title": title,
         "workspace": {"from": "image", "add": "workspace"},
-        "assets": {_TESTS: {"role": "final", "source": {"local": _TESTS}}},
+        "assets": {_TESTS: {"role": "final", "source": {"local": "tests"}}},
         "defaults": {
             **_resources(toml.environment),
             "image": image,

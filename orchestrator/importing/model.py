@@ -71,7 +71,7 @@ class Imported:
         task: what ``task.yaml`` says.
         files: the pack's other files by their paths; executable where they end in ``.sh``.
         differences: what is kept in another way than in the source, a sentence each.
-        brought: what the operator brings, by the asset's name: in words, what that is.
+        brought: what the operator brings, by its path there: in words, what that is.
     """
 
     name: str

@@ -174,9 +174,7 @@ def test_a_task_of_harbor_is_judged_by_its_own_tests_in_a_container_of_their_own
         done = rig.call("task", "import", source, "--to", pack)
         assert done.code == 0, done.err
         (pack / "demo.yaml").write_text(yaml.safe_dump([{"run": answer}]))
-        (rig.root / "given" / "data").mkdir(parents=True)
-        (rig.root / "given" / "data" / "tests").symlink_to(source / "tests")
-        prepared = rig.call("task", "prepare", pack, "--from", rig.root / "given")
+        prepared = rig.call("task", "prepare", pack, "--from", source)
         assert prepared.code == 0, prepared.err
         attempt = rig.explore(pack)
         assert "cannot access '/tests'" in (attempt / "transcript.jsonl").read_text()

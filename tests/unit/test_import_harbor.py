@@ -107,7 +107,7 @@ def test_its_tests_are_data_of_the_final_role(shelf: Shelf) -> None:
         "data/tests": "final"
     }
     shown = (shelf.to / "IMPORTED.md").read_text()
-    assert f"{shelf.source / 'tests'}" in shown
+    assert f"`tests`: of the task itself, so DIR is {shelf.source}" in shown
     assert not (shelf.to / "tests").exists()
     assert not (shelf.to / "solution").exists()
 
