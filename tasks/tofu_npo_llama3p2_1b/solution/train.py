@@ -72,7 +72,7 @@ def add_gradient(
         with trainee.computing():
             pair = losses.loss(recipe.method, trainee.model, start, forget, retain)
         trainee.backward((pair[0] + pair[1]) / count, last=number == count)
-        sums = [total + float(part) for total, part in zip(sums, pair, strict=True)]
+        sums = [total + part.item() for total, part in zip(sums, pair, strict=True)]
     return sums[0] / count, sums[1] / count
 
 
