@@ -28,13 +28,13 @@ class _Plain(yaml.SafeDumper):
 
 
 def write(imported: Imported, folder: Path) -> None:
-    """Write the pack into a folder that is not there yet.
+    """Write the pack into a folder that is not there yet, or empty.
 
     Raises:
-        UsageError: it is there, or cannot be made.
+        UsageError: something is there, or it cannot be made.
         TaskPackError: what came of the source is no sound pack.
     """
-    if folder.exists():
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"{folder} is there already", remedy="name another: --to DIR")
     with folder_faults("the pack", folder, "name another: --to DIR"):
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -329,8 +329,13 @@ def test_wall_settings_that_differ_are_told(shelf: Shelf) -> None:
 
 def test_nothing_that_is_there_is_written_over(shelf: Shelf) -> None:
     shelf.to.mkdir()
-    with pytest.raises(UsageError, match="is there already"):
-        shelf.pack()
+    (shelf.to / "mine").touch()
+    for place in (shelf.to, shelf.to / "mine"):
+        with pytest.raises(UsageError, match="is there already"):
+            write(shelf.read(), place)
+    (shelf.to / "mine").unlink()
+    assert shelf.pack().name == "guess_a_number"  # an empty folder is as good as none
+    (shelf.to / "task.yaml").unlink()
     with pytest.raises(UsageError, match=r"has no task\.toml"):
         read_task(shelf.to)
 
