@@ -143,10 +143,12 @@ def read(folder: Path, *, score_image: str | None) -> Imported:
     findings = Findings()
     toml = _task(folder / TASK_FILE, findings)
     text = _text(folder / FILE, findings)
-    declared, faults = read_declaration(text) if text else ({}, ())
-    findings.refused += faults
-    wanted = phases.check(declared, findings, whole=not faults) if text else None
-    instruction = template(_text(folder / "instruction.md", findings))
+    wanted = None
+    if text is not None:
+        declared, faults = read_declaration(text)
+        findings.refused += faults
+        wanted = phases.check(declared, findings, whole=not faults)
+    instruction = template(_text(folder / "instruction.md", findings) or "")
     if instruction is None:
         findings.refuse("instruction.md", "holds template marks and 'endraw', and cannot be kept")
     scorer = None if toml is None else _score_image(folder, toml, score_image, findings)
@@ -165,7 +167,7 @@ def read(folder: Path, *, score_image: str | None) -> Imported:
 
 def _task(path: Path, findings: Findings) -> TaskToml | None:
     try:
-        return TaskToml.model_validate(tomllib.loads(_text(path, findings)))
+        return TaskToml.model_validate(tomllib.loads(_text(path, findings) or ""))
     except tomllib.TOMLDecodeError as broken:
         findings.refuse(TASK_FILE, f"not TOML: {broken}")
     except ValidationError as faults:
@@ -173,14 +175,14 @@ def _task(path: Path, findings: Findings) -> TaskToml | None:
     return None
 
 
-def _text(path: Path, findings: Findings) -> str:
+def _text(path: Path, findings: Findings) -> str | None:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         findings.refuse(path.name, "no such file in the task's folder")
     except (OSError, UnicodeDecodeError) as fault:
         findings.refuse(path.name, f"cannot be read: {fault}")
-    return ""
+    return None
 
 
 def _score_image(folder: Path, toml: TaskToml, given: str | None, findings: Findings) -> str | None:
@@ -190,7 +192,8 @@ def _score_image(folder: Path, toml: TaskToml, given: str | None, findings: Find
         return given or own
     note = folder / "environment" / "README-eval-image.md"
     text = note.read_text(encoding="utf-8") if note.is_file() else ""
-    repository = re.escape(re.split(r"[@:]", own.rpartition("/")[0] + "/" + _last(own))[0])
+    place, slash, last = own.partition("@")[0].rpartition("/")
+    repository = re.escape(place + slash + last.partition(":")[0])
     named = sorted(set(re.findall(rf"`({repository}(?::[\w.-]+|@sha256:[0-9a-f]{{64}}))`", text)))
     if len(named) != 1:
         findings.refuse(
@@ -202,10 +205,6 @@ def _score_image(folder: Path, toml: TaskToml, given: str | None, findings: Find
         f"score runs in {named[0]}, as environment/{note.name} says; --score-image pins another"
     )
     return str(named[0])
-
-
-def _last(image: str) -> str:
-    return image.rpartition("/")[2]
 
 
 def _agree(toml: TaskToml, wanted: phases.Wanted, findings: Findings) -> None:

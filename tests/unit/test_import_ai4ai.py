@@ -281,8 +281,12 @@ PEEK = '        ("asset:data/peek", "/assets/data/peek", True),\n'
 
 
 def test_a_folder_without_a_declaration_is_refused_by_its_name(shelf: Shelf) -> None:
+    (shelf.source / "declaration.py").write_text("")
+    assert shelf.refusals() == ["declaration.py:1: PHASES is not written down as a dict"]
+    (shelf.source / "declaration.py").write_bytes(b"\xff")
+    assert "declaration.py: cannot be read" in shelf.refusals()[0]
     (shelf.source / "declaration.py").unlink()
-    assert "declaration.py: no such file in the task's folder" in shelf.refusals()
+    assert shelf.refusals() == ["declaration.py: no such file in the task's folder"]
 
 
 def test_a_second_image_that_scores_is_used_or_asked_for(shelf: Shelf) -> None:
