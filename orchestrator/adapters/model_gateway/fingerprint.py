@@ -26,6 +26,8 @@ _VOLATILE = frozenset(
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _NUMBER = re.compile(r"[0-9]+(?:[.,:][0-9]+)*")
 _MAX_DEPTH = 200
+_LONG = 1024**2
+"""Text that is longer is data, and taken as it is: nothing else runs here while it is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ def normal(value: Any, depth: int = 0) -> Any:
     if depth > _MAX_DEPTH:
         return None
     if isinstance(value, str):
+        if len(value) > _LONG:
+            return value
         return _NUMBER.sub("#", _UUID.sub("#", value))
     if isinstance(value, dict):
         return {
