@@ -25,7 +25,7 @@ from orchestrator.report.labels import Answer, Labelled, labelled
 from orchestrator.report.views import AttemptView, read_attempt
 from orchestrator.storage.corrections import Corrections
 from orchestrator.storage.layout import RunsFolder
-from orchestrator.storage.pack import pack_digest
+from orchestrator.storage.pack import task_digest
 from orchestrator.wiring import system_clock
 
 _WORDS = {"y": True, "yes": True, "n": False, "no": False}
@@ -59,10 +59,10 @@ class _Desk:
         """Read the question of a case, if the pack is still what it was."""
         plan = self.view.plan
         assert plan is not None  # noqa: S101 - see _desk
-        folder = Path(plan.pack).parent
-        if not folder.is_dir() or pack_digest(folder) != plan.task_digest:
+        source = Path(plan.pack)
+        if not source.is_file() or task_digest(source) != plan.task_digest:
             return "(the task's pack is no longer what it was: its question cannot be shown)"
-        return (folder / self.found.spec.cases[case]).read_text(encoding="utf-8")
+        return (source.parent / self.found.spec.cases[case]).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

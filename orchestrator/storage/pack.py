@@ -145,7 +145,7 @@ def _examine(source: Path) -> tuple[Pack | None, tuple[Fault, ...]]:
     document, spec, faults = _read_spec(source)
     pack = None
     if spec is not None and document is not None:
-        pack = Pack(spec, source.parent, source, _identity(source), document)
+        pack = Pack(spec, source.parent, source, task_digest(source), document)
         faults += [
             pack.fault(*loc, message=message)
             for rule in FOLDER_RULES
@@ -184,7 +184,7 @@ def bundled_name(source: Path) -> str:
     return folder if source.name == _TASK_FILE else f"{folder}/{source.name}"
 
 
-def _identity(source: Path) -> str:
+def task_digest(source: Path) -> str:
     """Identify a task by its pack without the other task files: their locks are not its own."""
     return pack_digest(source.parent, without=frozenset(_task_files(source.parent)) - {source})
 

@@ -12,7 +12,7 @@ from orchestrator.domain.task import ReferencePoint
 from orchestrator.errors import TaskPackError
 from orchestrator.storage.durable import write_file
 from orchestrator.storage.located_yaml import Document, parse
-from orchestrator.storage.pack import Pack, pack_digest
+from orchestrator.storage.pack import Pack, task_digest
 
 _KEY = "reference"
 _WIDTH = 96
@@ -45,10 +45,10 @@ def write_references(pack: Pack, points: Iterable[ReferencePoint]) -> None:
         StorageFullError: no space; the file is as it was.
     """
     text = with_references(pack, points)
-    if pack_digest(pack.folder) != pack.digest:
+    if task_digest(pack.source) != pack.digest:
         raise TaskPackError(
             f"{pack.folder} was changed while it was measured; nothing was written",
-            remedy=f"measure it again: orch task baseline {shlex.quote(str(pack.folder))}",
+            remedy=f"measure it again: orch task baseline {shlex.quote(str(pack.argument))}",
         )
     mode = stat.S_IMODE(pack.source.stat().st_mode)
     write_file(pack.source, text.encode(), replace=True, mode=mode)
