@@ -17,9 +17,10 @@ from orchestrator.domain.schema import Strict
 
 FILE = "declaration.py"
 _UNKNOWN = "only running it would tell"
+_TOO_MUCH = "more than any declaration holds"
 _SHOWN = 60
 _MOST = 10_000
-"""Elements of one tuple or dict, and thousands of characters of one text."""
+"""Elements of one tuple or dict, characters of one text, and bits of one number."""
 
 VALIDATION_WALL = 3600
 """Seconds that ``checkpoint_validation_phase`` gives a validator unless told otherwise."""
@@ -52,9 +53,9 @@ def read_declaration(text: str) -> tuple[Mapping[str, DeclaredPhase], tuple[str,
     """Return what ``PHASES`` says, and everything that cannot be read, each with its line."""
     try:
         module = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError) as broken:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as broken:  # by its nesting
         line = getattr(broken, "lineno", None) or 1
-        return {}, (f"{FILE}:{line}: not Python: {broken}",)
+        return {}, (f"{FILE}:{line}: not Python: {str(broken) or 'nested too deeply'}",)
     reader = _Reader()
     reader.take(module)
     return reader.phases(), tuple(dict.fromkeys(reader.faults))
@@ -142,7 +143,7 @@ class _Reader:
         return self._bounded(node, read(self, node))
 
     def constant(self, node: ast.Constant) -> Any:
-        if not isinstance(node.value, str | int | float | None):
+        if not _is_plain(node.value):
             raise self._refuse(node, f"{_UNKNOWN}: {_short(node)}")
         return node.value
 
@@ -150,7 +151,12 @@ class _Reader:
         return tuple(self._parts(node.elts))
 
     def text_of_parts(self, node: ast.JoinedStr) -> str:
-        return "".join(str(part) for part in self._parts(node.values))
+        text = ""
+        for part in self._parts(node.values):
+            if not _is_plain(part):
+                raise self._refuse(node, f"{_UNKNOWN}: {_short(node)}")
+            text = self._bounded(node, text + str(part))
+        return text
 
     def part_of_text(self, node: ast.FormattedValue) -> Any:
         if node.conversion != -1 or node.format_spec is not None:
@@ -158,14 +164,19 @@ class _Reader:
         return self._value(node.value)
 
     def _parts(self, parts: list[ast.expr]) -> Iterator[Any]:
+        """Work out each part; they are counted here, before so many of them are put together."""
+        count = 0
         for part in parts:
             if isinstance(part, ast.Starred):
                 several = self._value(part.value)
                 if not isinstance(several, tuple):
                     raise self._refuse(part, "what is starred is no tuple")
-                yield from several
             else:
-                yield self._value(part)
+                several = (self._value(part),)
+            count += len(several)
+            if count > _MOST:
+                raise self._refuse(part, _TOO_MUCH)
+            yield from several
 
     def mapping(self, node: ast.Dict) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -202,10 +213,13 @@ class _Reader:
         one, other, operation = self._value(node.left), self._value(node.right), type(node.op)
         numbers = _is_number(one) and _is_number(other)
         joined = isinstance(one, str | tuple) and type(one) is type(other)
-        if operation is ast.Add and (numbers or joined):
-            return one + other
-        if numbers and operation in _ARITHMETIC:
-            return _ARITHMETIC[operation](one, other)
+        try:
+            if operation is ast.Add and (numbers or joined):
+                return one + other
+            if numbers and operation in _ARITHMETIC:
+                return _ARITHMETIC[operation](one, other)
+        except OverflowError as wrong:
+            raise self._refuse(node, str(wrong)) from wrong
         if operation is ast.BitOr and isinstance(one, dict) and isinstance(other, dict):
             return {**one, **other}
         raise self._refuse(node, f"{_UNKNOWN}: {_short(node)}")
@@ -239,20 +253,18 @@ class _Reader:
             for item in wrong.errors(include_url=False):
                 where = ".".join(map(str, item["loc"]))
                 self._tell(node, f"{name}: {where}: {item['msg']}")
-        except (TypeError, ValueError) as wrong:
+        except (TypeError, ValueError, OverflowError) as wrong:
             self._tell(node, f"{name}: {wrong}")
         raise _UnreadableError
 
     def _bounded(self, node: ast.expr, value: Any) -> Any:
         size = 0
-        if isinstance(value, tuple | dict):
+        if isinstance(value, tuple | dict | str):
             size = len(value)
-        elif isinstance(value, str):
-            size = len(value) // 1000
         elif isinstance(value, int):
             size = value.bit_length()
         if size > _MOST:
-            raise self._refuse(node, "more than any declaration holds")
+            raise self._refuse(node, _TOO_MUCH)
         return value
 
 
@@ -267,6 +279,13 @@ def _replace(phase: DeclaredPhase, **named: Any) -> DeclaredPhase:
     if not isinstance(phase, DeclaredPhase):
         raise TypeError("replaces no Phase")
     return _phase(**{**dict(phase), **named})
+
+
+def _as_text(value: Any) -> str:
+    """Write a plain value; what holds others could be written without end."""
+    if not _is_plain(value):
+        raise TypeError("neither text nor a number nor None")
+    return str(value)
 
 
 def _validation(
@@ -312,7 +331,7 @@ _MAKERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "dataclasses.replace": _replace,
         "dict": dict,
         "int": int,
-        "str": str,
+        "str": _as_text,
         "tuple": tuple,
     }
 )
@@ -322,6 +341,10 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = MappingPro
         ast.Mult: lambda one, other: one * other,
     }
 )
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, str | int | float | None)
 
 
 def _is_number(value: object) -> bool:

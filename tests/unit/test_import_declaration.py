@@ -129,3 +129,19 @@ while True: pass
 def test_nothing_of_a_declaration_is_run(tmp_path: object) -> None:
     text = f"PHASES = {{'score': __import__('pathlib').Path({str(tmp_path)!r}, 'ran').touch()}}"
     assert "only running it would tell" in faults_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("A = ('x',)\nPHASES = {'score': f'{A}'}", "only running it would tell"),
+        ("A = ('x',)\nPHASES = {'score': str(A)}", "neither text nor a number nor None"),
+        (f"A = '{'x' * 9000}'\nPHASES = {{'score': f'{{A}}{{A}}'}}", "more than any"),
+        (f"A = ({'1,' * 9000})\nPHASES = {{'score': (*A, *A)}}", "more than any"),
+        (f"A = {'9' * 400}\nPHASES = {{'score': A * 1.5}}", "too large"),
+        ("PHASES = {'score': int(1e999)}", "cannot convert float infinity"),
+        (f"PHASES = {'-' * 20000}1", "declaration.py:"),
+    ],
+)
+def test_what_would_not_end_or_fit_is_refused_before_it_is_made(text: str, said: str) -> None:
+    assert said in faults_of(text)
