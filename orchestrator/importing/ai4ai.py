@@ -191,7 +191,7 @@ def _score_image(folder: Path, toml: TaskToml, given: str | None, findings: Find
     if given is not None or not (folder / "environment" / "Dockerfile.eval").is_file():
         return given or own
     note = folder / "environment" / "README-eval-image.md"
-    text = note.read_text(encoding="utf-8") if note.is_file() else ""
+    text = note.read_text(encoding="utf-8", errors="replace") if note.is_file() else ""
     place, slash, last = own.partition("@")[0].rpartition("/")
     repository = re.escape(place + slash + last.partition(":")[0])
     named = sorted(set(re.findall(rf"`({repository}(?::[\w.-]+|@sha256:[0-9a-f]{{64}}))`", text)))
