@@ -324,3 +324,14 @@ def test_agent_and_reader_are_told_that_an_auc_below_one_half_is_rewarded(pack: 
     assert "An AUC below 0.5 is rewarded" in told
     assert "below 0.5 is rewarded" in pack.spec.score.note
     assert "auc_below_half" in pack.spec.score.components
+
+
+def test_the_reference_points_are_the_baselines_and_add_up() -> None:
+    points = {point.name: point for point in load_pack(PACK).spec.reference}
+    assert set(BASELINES) <= set(points)
+    for point in points.values():
+        parts = (point.components[name] for name in ("retain_acc", "forget_acc"))
+        score = measures.unlearn_score(*parts, point.components["forget_mia_auc"])
+        assert point.value == pytest.approx(score)
+    assert points["retain_finetune"].components["forget_acc"] > 0.5
+    assert max(BASELINES, key=lambda name: points[name].value or 0) == "bad_teacher"
