@@ -66,4 +66,10 @@ def test_a_recorded_model_edits_tests_three_times_and_gets_a_row_for_each_seed(
     assert rows[3]["sd"]["unlearn_score"] > 0
     assert json.loads((replay / "score-001/summary.json").read_text())["best"]["value"] == scores[3]
     assert "below 0.5 is rewarded" in rig.call("show", attempt).out
+
+    (start,) = Path(rig.variables["ORCH_ASSETS"]).glob("*/models/start/*")
+    handed_in = rig.call("score", pack, "--checkpoint", f"1={start}", "--json").json()[-1]
+    summary = json.loads((Path(handed_in["path"]) / "summary.json").read_text())
+    assert (summary["status"], summary["best"]) == ("invalid", None)
+    assert summary["checkpoints"][0]["reason"] == "start_weights"
     rig.nothing_left()
