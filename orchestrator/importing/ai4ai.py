@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from orchestrator.config import bundled
 from orchestrator.domain.quantity import Bytes
+from orchestrator.errors import TaskPackError
 from orchestrator.importing import ai4ai_phases as phases
 from orchestrator.importing.ai4ai_assets import Assets, assets_of, read_lock
 from orchestrator.importing.declaration import FILE, DeclaredPhase, read_declaration
@@ -28,6 +29,7 @@ from orchestrator.importing.model import (
     duration,
     mebibytes,
     template,
+    text_of,
 )
 
 TASK_FILE = "task.toml"
@@ -177,10 +179,10 @@ def _task(path: Path, findings: Findings) -> TaskToml | None:
 
 def _text(path: Path, findings: Findings) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
+        return text_of(path)
     except FileNotFoundError:
         findings.refuse(path.name, "no such file in the task's folder")
-    except (OSError, UnicodeDecodeError) as fault:
+    except (OSError, UnicodeDecodeError, TaskPackError) as fault:
         findings.refuse(path.name, f"cannot be read: {fault}")
     return None
 
@@ -191,7 +193,7 @@ def _score_image(folder: Path, toml: TaskToml, given: str | None, findings: Find
     if given is not None or not (folder / "environment" / "Dockerfile.eval").is_file():
         return given or own
     note = folder / "environment" / "README-eval-image.md"
-    text = note.read_text(encoding="utf-8", errors="replace") if note.is_file() else ""
+    text = (_text(note, findings) or "") if note.exists() else ""
     place, slash, last = own.partition("@")[0].rpartition("/")
     repository = re.escape(place + slash + last.partition(":")[0])
     named = sorted(set(re.findall(rf"`({repository}(?::[\w.-]+|@sha256:[0-9a-f]{{64}}))`", text)))

@@ -9,9 +9,10 @@ from typing import Any
 import yaml
 
 from orchestrator.domain.roles import DataRole, Phase
+from orchestrator.errors import TaskPackError
 from orchestrator.importing.ai4ai_phases import Wanted, asset_mounts
 from orchestrator.importing.declaration import FILE
-from orchestrator.importing.model import Findings
+from orchestrator.importing.model import Findings, text_of
 
 Assets = dict[str, dict[str, Any]]
 """Assets by their names, as ``task.yaml`` has them."""
@@ -38,11 +39,20 @@ class Lock:
 
 
 def read_lock(path: Path) -> dict[str, Lock]:
-    """Read the identities of assets, as far as they are there in a form that is known."""
+    """Read the identities of assets, as far as they are there in a form that is known.
+
+    Raises:
+        TaskPackError: there is a file that cannot be read.
+    """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        document = yaml.safe_load(text_of(path))
+    except FileNotFoundError:
         return {}
+    except (OSError, UnicodeDecodeError, TaskPackError, yaml.YAMLError, RecursionError) as fault:
+        first = str(fault).partition("\n")[0]
+        raise TaskPackError(
+            f"{path.name}: cannot be read, so what it locks cannot be kept: {first}"
+        ) from fault
     if not isinstance(document, dict):
         return {}
     listed = document.get("assets")

@@ -1,5 +1,6 @@
 """What of an AI4AI-Bench task's phases orch keeps, what it does itself, and what it refuses."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -190,6 +191,10 @@ def _check_mounts(
                 findings.refuse(shown, "an asset that can be written to")
         elif (source, target, read_only) not in ours:
             findings.refuse(shown, "a mount that orch has not")
+    for mounted in (0, 1):
+        times = Counter(mount[mounted] for mount in phase.mounts)
+        for name in sorted(name for name, count in times.items() if count > 1):
+            findings.refuse(f"{where}: mounts", f"{name!r} is mounted, or mounted upon, twice")
     for needed in sorted(ours):
         if needed[1] in {"/out", CHECKPOINT} and needed not in phase.mounts:
             findings.refuse(f"{where}: mounts", f"{needed} is missing, and orch always has it")

@@ -7,6 +7,7 @@ it in the verifier's image. Everything else that such a task may ask for is refu
 
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -15,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 
 from orchestrator.config import bundled
+from orchestrator.errors import TaskPackError
 from orchestrator.importing.model import (
     SCRIPT,
     SHIPPED_AS_IT_IS,
@@ -24,6 +26,7 @@ from orchestrator.importing.model import (
     duration,
     mebibytes,
     template,
+    text_of,
 )
 
 TASK_FILE = "task.toml"
@@ -152,7 +155,7 @@ def read(folder: Path, *, score_image: str | None) -> Imported:
 
 def _task(path: Path, findings: Findings) -> HarborToml | None:
     try:
-        return HarborToml.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return HarborToml.model_validate(tomllib.loads(text_of(path)))
     except ValidationError as faults:
         findings.refuse_faults(TASK_FILE, faults, _WORDS)
     return None
@@ -160,8 +163,8 @@ def _task(path: Path, findings: Findings) -> HarborToml | None:
 
 def _instruction(path: Path, findings: Findings) -> str:
     try:
-        text = template(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
+        text = template(text_of(path))
+    except (OSError, UnicodeDecodeError, TaskPackError):
         findings.refuse(path.name, "is no text file in the task's folder")
         return ""
     if text is None:
@@ -265,7 +268,7 @@ def _imported(
 ) -> Imported:
     name = toml.task.name.rpartition("/")[2] if toml.task else folder.resolve().name
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
-    run = _template("harbor_run.sh").replace(b"@ARTIFACTS@", "\n".join(artifacts).encode())
+    run = _template("harbor_run.sh").replace(b"@ARTIFACTS@", shlex.join(artifacts).encode())
     about = toml.task
     title = "" if about is None else about.description or about.name
     return Imported(

@@ -2,17 +2,33 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestrator.errors import TaskPackError
+from orchestrator.storage.durable import read_bytes
 
 SCRIPT = "demo.yaml"
 SHIPPED_AS_IT_IS = b"""\
 # What the scripted agent does: it hands in the shipped solution as it is, for a baseline.
 - run: /opt/harness/submit.sh --allow-empty
 """
+
+
+_MOST_TEXT = 4 * 1024**2
+
+
+def text_of(path: Path) -> str:
+    """Read a text of the source: a file of its own, for a link may lead to the host's.
+
+    Raises:
+        TaskPackError: it is a link or anything else that is no file, or larger than 4 MiB.
+        OSError: it is not there, or cannot be read.
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    return read_bytes(path, max_bytes=_MOST_TEXT).decode()
 
 
 class Foreign(BaseModel):

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.errors import TaskPackError, UsageError
 from orchestrator.importing import ai4ai, harbor
-from orchestrator.importing.model import Imported
+from orchestrator.importing.model import Imported, text_of
 
 _TASK_FILE = "task.toml"
 _READERS: tuple[tuple[Callable[[Mapping[str, Any]], bool], Callable[..., Imported]], ...] = (
@@ -30,11 +30,13 @@ def read_task(source: Path, *, score_image: str | None = None) -> Imported:
     folder = source.parent if source.name == _TASK_FILE else source
     file = folder / _TASK_FILE
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        document = tomllib.loads(text_of(file))
     except FileNotFoundError as absent:
         raise UsageError(f"{folder} has no {_TASK_FILE}", remedy="name a task's folder") from absent
     except OSError as fault:
         raise UsageError(f"{file}: {fault.strerror}") from fault
+    except RecursionError as deep:
+        raise TaskPackError(f"{_TASK_FILE}: nested too deeply") from deep
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as broken:
         raise TaskPackError(f"{_TASK_FILE}: not TOML: {broken}") from broken
     for is_one, read in _READERS:

@@ -5,10 +5,8 @@ set -euo pipefail
 published=/out/checkpoints/checkpoint-1
 mkdir -p "$published"
 cd /workspace
-while IFS= read -r path; do
+for path in @ARTIFACTS@; do
   [ -e "$path" ] || [ -L "$path" ] || continue
-  mkdir -p "$published/$(dirname "$path")"
-  cp -a "$path" "$published/$path"
-done <<'ARTIFACTS'
-@ARTIFACTS@
-ARTIFACTS
+  mkdir -p "$published/$(dirname -- "$path")"
+  cp -aT -- "$path" "$published/$path"
+done

@@ -1,6 +1,7 @@
 """AI4AI-Bench tasks as packs: what is kept, what is told, what is refused by its name."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -156,7 +157,7 @@ def test_a_lock_may_list_assets_by_kind(tmp_path: Path) -> None:
     entry = f"{{content_sha256: {'a' * 64}, hash_kind: tree_manifest_sha256}}"
     file.write_text(f"models:\n  m: {entry}\ndata: {{bad: 3}}\nsource: {entry}\n")
     assert read_lock(file) == {"models/m": Lock("a" * 64, of_file=False)}
-    file.write_text("[")
+    file.write_text("[]")
     assert read_lock(file) == {}
     assert read_lock(tmp_path / "absent") == {}
 
@@ -228,6 +229,16 @@ def test_what_cannot_be_kept_of_a_task_file_is_refused_by_its_name(
             "an asset that can be written to",
         ),
         ('"asset:data/peek", "/assets/data/peek"', '"asset:peek", "/assets/peek"', "only models/"),
+        (
+            '("asset:data/peek", "/assets/data/peek", True)',
+            '("asset:data/peek", "/assets/data/a", True), ("asset:data/peek", "/peek", True)',
+            "'asset:data/peek' is mounted, or mounted upon, twice",
+        ),
+        (
+            '("asset:data/peek", "/assets/data/peek", True)',
+            '("asset:data/peek", "/assets/data/a", True), ("asset:data/b", "/assets/data/a", True)',
+            "'/assets/data/a' is mounted, or mounted upon, twice",
+        ),
         ('"/assets/data/peek"', '"/peek"', "only models/ and data/ below /assets are kept"),
         ('"/assets/data/peek"', '"/assets/data/../../etc"', "only models/"),
         ('hooks=("report_reward",)', 'hooks=("upload",)', "hook 'upload': is not known"),
@@ -253,6 +264,38 @@ def test_what_cannot_be_kept_of_a_declaration_is_refused_by_its_name(
     lines = shelf.refusals()
     assert any(said in line for line in lines), lines
     assert all(line.startswith(("declaration.py", "task.toml")) for line in lines)
+
+
+@pytest.mark.parametrize("name", ["task.toml", "declaration.py", "instruction.md"])
+def test_a_link_is_no_file_of_the_source(shelf: Shelf, tmp_path: Path, name: str) -> None:
+    text = (shelf.source / name).rename(tmp_path / "kept")
+    (shelf.source / name).symlink_to(text)
+    (line,) = shelf.refusals()
+    assert name in line
+    assert "not a regular file" in line
+
+
+def test_a_pipe_is_not_waited_for_and_what_is_huge_is_not_read(shelf: Shelf) -> None:
+    (shelf.source / "instruction.md").unlink()
+    os.mkfifo(shelf.source / "instruction.md")
+    assert "not a regular file" in shelf.refusals()[0]
+    (shelf.source / "instruction.md").unlink()
+    with (shelf.source / "instruction.md").open("wb") as huge:
+        huge.truncate(2**40)
+    assert "larger than" in shelf.refusals()[0]
+
+
+def test_a_lock_that_cannot_be_read_is_refused(shelf: Shelf) -> None:
+    lock = shelf.source / "environment/assets.lock.yaml"
+    lock.parent.mkdir(exist_ok=True)
+    for broken in ("assets: [", "assets: " + "[" * 9000 + "]" * 9000):
+        lock.write_text(broken)
+        assert "assets.lock.yaml: cannot be read" in shelf.refusals()[0]
+
+
+def test_a_task_file_that_nests_without_end_is_refused(shelf: Shelf) -> None:
+    (shelf.source / "task.toml").write_text("a = " + "[" * 9000 + "]" * 9000)
+    assert shelf.refusals() == ["task.toml: nested too deeply"]
 
 
 def test_everything_that_is_refused_is_told_at_once(shelf: Shelf) -> None:

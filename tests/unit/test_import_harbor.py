@@ -1,5 +1,6 @@
 """Harbor tasks as packs: one step, a prebuilt image, a verifier of its own; else refused."""
 
+import json
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -131,6 +132,24 @@ def test_the_run_script_publishes_the_artifacts_and_nothing_else(
         "notes",
         "notes/log.md",
     ]
+
+
+def test_names_of_artifacts_are_names_and_nothing_else(shelf: Shelf, tmp_path: Path) -> None:
+    names = ["ARTIFACTS", "touch ran", "$(touch ran)", "-n/it's", "two", "two/b", "two"]
+    told = ", ".join(json.dumps(f"/workspace/{name}") for name in names)
+    shelf.change({'["/workspace/answer.txt", {source = "/workspace/notes/log.md"}]': f"[{told}]"})
+    shelf.pack()
+    script = (shelf.to / "workspace/run.sh").read_text()
+    work, out = tmp_path / "work", tmp_path / "out"
+    for name in {*names, "two/b"} - {"two"}:
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).write_text(name)
+    here = script.replace("/workspace", str(work)).replace("/out", str(out))
+    subprocess.run(["bash", "-c", here], check=True)
+    published = out / "checkpoints/checkpoint-1"
+    found = {str(p.relative_to(published)) for p in published.rglob("*") if p.is_file()}
+    assert found == set(names) - {"two"}
+    assert not (work / "ran").exists()
 
 
 def test_a_verifier_without_an_image_of_its_own_has_the_tasks(shelf: Shelf) -> None:
