@@ -21,7 +21,6 @@ import shutil
 import signal
 import struct
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -124,20 +123,40 @@ def _wait(child: int, reading: int, until: float) -> tuple[bytes, int | None]:
 
 
 def _end_all() -> None:
-    """End every process below this one; those of one that ends come up to this one."""
-    while children := [pid for pid, parent in _parents() if parent == os.getpid()]:
-        for pid in children:
-            os.kill(pid, signal.SIGKILL)
-        for pid in children:
-            os.waitpid(pid, 0)
+    """End every process below this one; those of one that ends come up to this one.
+
+    All are stopped before any is ended: what is stopped starts no other, and takes up its place
+    among the processes there may be.
+    """
+    while running := [pid for pid, state in _below() if state not in "TtZX"]:
+        _signal(running, signal.SIGSTOP)
+    while left := _below():
+        _signal([pid for pid, _ in left], signal.SIGKILL)
+        for pid, _ in left:
+            with suppress(ChildProcessError):  # another's child, until that one is gone
+                os.waitpid(pid, 0)
 
 
-def _parents() -> Iterator[tuple[int, int]]:
-    """Name every process and its parent."""
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _below() -> list[tuple[int, str]]:
+    """List every process below this one, with its state; who has started whom is in ``/proc``."""
+    children: dict[int, list[tuple[int, str]]] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just gone
-            parent = status.read_text("utf-8", "replace").rpartition(")")[2].split()[1]
-            yield int(status.parent.name), int(parent)
+            fields = status.read_text("utf-8", "replace").rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append((int(status.parent.name), fields[0]))
+    found: list[tuple[int, str]] = []
+    rest = [os.getpid()]
+    while rest:
+        below = children.pop(rest.pop(), [])
+        found += below
+        rest += [pid for pid, _ in below]
+    return found
 
 
 def _be_an_answer(code: str, given: tuple, writing: int) -> NoReturn:
