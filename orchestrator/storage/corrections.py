@@ -67,7 +67,7 @@ class Corrections:
             make: is told its number and what there is already, while nobody else may write.
 
         Raises:
-            TaskPackError: what is there cannot be read.
+            TaskPackError: what is there cannot be read, or one of them is not there any more.
             StorageFullError: no space; nothing was written.
         """
         folder = self._attempt.corrections
@@ -75,6 +75,7 @@ class Corrections:
             durable.make_folder(folder, exist_ok=True)
             there = files(folder)
             known = tuple(map(read, there))
+            self._require_all(folder, {one.number for one in known})
             if there and not self._is_registered(known[-1].number):
                 self._register(there[-1], known[-1])
             record = make(len(known) + 1, known)
@@ -83,14 +84,32 @@ class Corrections:
             self._register(path, record)
         return record
 
+    def _require_all(self, folder: Path, here: set[int]) -> None:
+        """Refuse to go on where a record is lost: the next would take its number, or its place.
+
+        Raises:
+            TaskPackError: one is.
+        """
+        if not self._registered:
+            self._read_registered()
+        lost = (self._registered | set(range(1, max(here, default=0)))) - here
+        if lost:
+            raise TaskPackError(
+                f"{folder / f'{min(lost):03d}.json'} is not here any more",
+                remedy="bring it back: nothing is written over what was lost",
+            )
+
     def _is_registered(self, number: int) -> bool:
         if number not in self._registered:
-            self._registered = {
-                int(line.data["number"])
-                for line in read_campaign(self._log).records
-                if line.event is CampaignEvent.CORRECTED and line.data["run_id"] == self._run_id
-            }
+            self._read_registered()
         return number in self._registered
+
+    def _read_registered(self) -> None:
+        self._registered = {
+            int(line.data["number"])
+            for line in read_campaign(self._log).records
+            if line.event is CampaignEvent.CORRECTED and line.data["run_id"] == self._run_id
+        }
 
     def _register(self, path: Path, record: Judgement) -> None:
         self._campaign.append(

@@ -264,6 +264,20 @@ def test_what_is_changed_afterwards_shows(
     assert any(why in what for what in faults(made)), faults(made)
 
 
+@pytest.mark.parametrize(("lost", "number"), [(lose, 2), (lose_first, 1)])
+def test_nothing_is_written_over_what_was_lost(
+    made: Answered, lost: Callable[[Answered], None], number: int, capsys: pytest.CaptureFixture
+) -> None:
+    assert correct(*GIVEN) == Exit.OK
+    assert correct("attempt-001", *CORRECT, "--fail", *SAID) == Exit.OK
+    lost(made)
+    before = [path.read_bytes() for path in corrections.files(made.attempt.corrections)]
+    assert correct("attempt-001", *CORRECT[:-1], "explains", "--fail", *SAID) == Exit.TASK_PACK
+    assert f"{number:03d}.json is not here" in capsys.readouterr().err
+    assert [path.read_bytes() for path in corrections.files(made.attempt.corrections)] == before
+    assert len(registered(made)) == 2
+
+
 def test_a_copy_without_the_log_or_the_answers_is_no_finding(made: Answered) -> None:
     assert correct(*GIVEN) == Exit.OK
     shutil.rmtree(made.scoring.replay.checkpoints)
