@@ -266,7 +266,10 @@ def test_what_is_changed_afterwards_shows(
 
 @pytest.mark.parametrize(("lost", "number"), [(lose, 2), (lose_first, 1)])
 def test_nothing_is_written_over_what_was_lost(
-    made: Answered, lost: Callable[[Answered], None], number: int, capsys: pytest.CaptureFixture
+    made: Answered,
+    lost: Callable[[Answered], None],
+    number: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert correct(*GIVEN) == Exit.OK
     assert correct("attempt-001", *CORRECT, "--fail", *SAID) == Exit.OK
