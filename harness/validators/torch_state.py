@@ -97,7 +97,11 @@ def unpickled(path: Path, name: str) -> dict[str, Any]:
         raise Invalid("pickle_refused", f"{name}: {first}") from refused
     except _DAMAGE as damage:
         raise Invalid("corrupt_file", f"{name}: {damage}") from damage
-    tensors = dict(_tensors(name, root))
+    tensors: dict[str, Any] = {}
+    for where, tensor in _tensors(name, root):
+        if where in tensors:  # {"a": {"b": ...}, "a:b": ...}: one would hide the other
+            raise Invalid("unexpected_value", f"{where}: two tensors of one name")
+        tensors[where] = tensor
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors.values()}
     if sorted(storage.nbytes() for storage in storages.values() if storage.nbytes()) != stored:
         raise Invalid("corrupt_file", f"{name}: stores more or fewer bytes than its tensors have")

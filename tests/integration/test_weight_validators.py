@@ -76,6 +76,7 @@ def verdicts() -> Mapping[str, Any]:
         "sparse tensor": "unexpected_value",
         "tensor of nothing": "unexpected_value",
         "a list in itself": "unexpected_value",
+        "two tensors of one name": "unexpected_value",
         "eight bits": VALID,
         "eight bits, not finite": "nonfinite",
         "CK-09 tensor cut by one byte": "corrupt_file",

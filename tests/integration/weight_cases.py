@@ -204,6 +204,10 @@ def states() -> Iterator[tuple[str, Verdict]]:
     yield "sparse tensor", weights(torch.eye(3).to_sparse())
     yield "tensor of nothing", weights(torch.ones(2, 3, device="meta"))
     yield "a list in itself", pt(loop)
+    both = torch.full((9,), torch.nan)
+    both[:6] = 1
+    hidden = {**whole["model"], "w": both[6:]}  # type: ignore[dict-item]
+    yield "two tensors of one name", pt({**whole, "model": hidden, "model:w": both[:6].view(2, 3)})
     eight = torch.full((2,), 57344.0).to(torch.float8_e5m2)
     yield "eight bits", judge(torch_state, state([eight]), None)
     endless = torch.full((2,), torch.inf).to(torch.float8_e5m2)
