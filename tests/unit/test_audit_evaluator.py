@@ -78,6 +78,35 @@ def test_prose_is_graded(case: str, check: str, passes: bool, text: str) -> None
     assert (text_checks.check(case, text)[check] >= text_checks.PASSES) is passes
 
 
+STALE = """\
+    for step in range(steps):
+        for (rx, ry), (fx, fy) in zip(retain_loader, forget_loader):
+            (F.cross_entropy(model(rx), ry) - alpha * F.cross_entropy(model(fx), fy)).backward()
+            optimizer.step()
+            optimizer.param_groups[0]["lr"] = lr / 2
+"""
+BOTH = """\
+    for step in range(steps):
+        for (rx, ry), (fx, fy) in zip(retain_loader, forget_loader):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(rx), ry) - alpha * F.cross_entropy(model(fx), fy)
+            (loss + F.cross_entropy(model(fx), torch.zeros_like(fy))).backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "failed"),
+    [(STALE, {"optimizer_step"}), (BOTH, {"objective", "original_labels"})],
+    ids=["stale gradients at half the pace", "both labels at once"],
+)
+def test_what_hides_one_flaw_behind_another_is_found(body: str, failed: set[str]) -> None:
+    head = "def unlearn(model, retain_loader, forget_loader, alpha, lr, steps):\n"
+    optimizer = "    optimizer = torch.optim.SGD(model.parameters(), lr=lr)\n"
+    found = code_checks.check(f"{HEAD}{head}{optimizer}{body}    return model\n")
+    assert {name for name, passed in found.items() if not passed} == failed
+
+
 def test_the_documented_figures_are_the_measured_ones() -> None:
     page = (PACK.parents[1] / "docs/audit_task.md").read_text()
     for line in figures.lines():
