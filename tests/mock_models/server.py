@@ -7,6 +7,7 @@ import json
 import re
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,8 @@ from urllib.parse import parse_qsl, urlsplit
 from tests.mock_models.dialects import CHAT, GEMINI, MESSAGES, RESPONSES, Spelling, encode
 from tests.mock_models.turns import Act, Cut, Ending, Endless, HangUp, Held, Raw, Seen, Status, Turn
 
+ENDLESS = 20.0
+"""Seconds; a gateway that waits for so long is one that does not end."""
 Script = Callable[[Seen], Act] | Iterable[Act]
 _GEMINI = re.compile(r".*/models/(?P<model>[^/:]+):(?P<verb>\w+)")
 
@@ -185,7 +188,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _endless(self, act: Endless) -> None:
         self.wfile.write(act.first)
-        while True:
+        enough = time.monotonic() + ENDLESS
+        while time.monotonic() < enough:
             self.wfile.write(act.again)
             threading.Event().wait(act.pause)
 
