@@ -80,6 +80,7 @@ def test_a_correction_is_kept_beside_the_original_and_registered(
     assert faults(made) == []
     assert labels(capsys)["loss", 1, "limits"] == (False, None, True, True)
     assert labels(capsys)["loss", 1, "parses"] == (True, None, None, True)
+    assert labels(capsys)["loss", 2, "parses"] == (False, None, None, False)
     # Changed back: by another record, which names the one that it supersedes.
     back = ("attempt-001", *CORRECT, "--fail", *SAID)
     assert correct(*back) == Exit.OK
