@@ -185,6 +185,7 @@ class _Build:
         sections, figures = _screen(data, policy)
         if not data:
             return figures
+        self._require_room(sections, figures, policy)
         before = self._trees.add(self._pristine.blobs(self._base.entries))
         after = self._trees.apply(before, patch)
         if isinstance(after, PatchRefused):
@@ -198,6 +199,20 @@ class _Build:
         kept = [known[file.path] for file in new & old]
         self.result = Manifest(tuple(sorted([*kept, *changed])))
         return figures
+
+    def _require_room(
+        self, sections: tuple[Section, ...], figures: Figures, policy: Policy
+    ) -> None:
+        """Count what is copied as well: a few bytes of a patch can copy a file any number of times.
+
+        Raises:
+            _RefusedError: the patch makes more of it than is allowed.
+        """
+        known = self._base.by_path()
+        copied = [known[s.copied].size for s in sections if s.copied in known]
+        whole = Figures(figures.compressed, figures.expanded + sum(copied))
+        if violations := judge_size(policy, whole):
+            raise _RefusedError("the patch brings more than the task allows", violations)
 
     def content(self, entry: Entry, take: Take) -> None:
         """Hand over an entry's content, from the store or from the pristine tree."""

@@ -23,6 +23,7 @@ _HEADER = re.compile(
 )
 _MODE_LINES = frozenset({b"old mode", b"new mode", b"deleted file mode", b"new file mode"})
 _NAME_LINES = frozenset({b"rename from", b"rename to", b"copy from", b"copy to"})
+_COPYING = frozenset({b"rename from", b"copy from"})
 _CREATING = frozenset({b"new file mode", b"rename to", b"copy to"})
 _INDEX = re.compile(rb"[0-9a-f]+\.\.[0-9a-f]+(?: ([0-7]{6}))?")
 _HUNK = re.compile(rb"@@ -[0-9]+(?:,([0-9]+))? \+[0-9]+(?:,([0-9]+))? @@.*", re.DOTALL)
@@ -42,12 +43,14 @@ class Section:
     """What a patch does to one file.
 
     ``added`` holds the content of its ``+`` lines, one or more in each piece; ``binary_size`` the
-    deflated and ``binary_result`` the expanded bytes of a binary change.
+    deflated and ``binary_result`` the expanded bytes of a binary change. ``copied`` is the file
+    that its content comes from, where that is another.
     """
 
     line: int
     paths: set[bytes] = field(default_factory=set)
     creates: bool = False
+    copied: bytes | None = None
     added: list[bytes] = field(default_factory=list)
     binary_size: int = 0
     binary_result: int = 0
@@ -117,7 +120,8 @@ class _Parser:
         if key in _MODE_LINES:
             self._mode(value)
         elif key in _NAME_LINES:
-            self._name(section, _unquoted(value))
+            self._name(section, path := _unquoted(value))
+            section.copied = path if key in _COPYING else section.copied
         elif key == b"index":
             index = _INDEX.fullmatch(value)
             if index is None:

@@ -207,7 +207,7 @@ def states() -> Iterator[tuple[str, Verdict]]:
     both = torch.full((9,), torch.nan)
     both[:6] = 1
     hidden = {**whole["model"], "w": both[6:]}  # type: ignore[dict-item]
-    yield "two tensors of one name", pt({**whole, "model": hidden, "model:w": both[:6].view(2, 3)})
+    yield "two tensors of one name", pt({"model:w": both[:6].view(2, 3), **whole, "model": hidden})
     eight = torch.full((2,), 57344.0).to(torch.float8_e5m2)
     yield "eight bits", judge(torch_state, state([eight]), None)
     endless = torch.full((2,), torch.inf).to(torch.float8_e5m2)

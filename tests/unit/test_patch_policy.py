@@ -1,6 +1,7 @@
 """What a patch says of itself, and what a task lets it carry."""
 
 import base64
+import hashlib
 import os
 import struct
 import zlib
@@ -11,7 +12,7 @@ import pytest
 
 from orchestrator.adapters.git_store import GitTreeStore
 from orchestrator.domain.task import PatchPolicy, RefusedContent
-from orchestrator.evidence.apply import InvalidPatch, apply, screen
+from orchestrator.evidence.apply import Applied, InvalidPatch, apply, screen
 from orchestrator.evidence.capture import Capture, PolicyRefused, ProofFailed, capture
 from orchestrator.evidence.patch import PatchFault, parse
 from orchestrator.evidence.policy import (
@@ -230,6 +231,32 @@ def test_submission_and_replay_judge_alike(tmp_path: Path) -> None:
     assert isinstance(again, InvalidPatch)
     assert {str(found) for found in again.violations} == findings - rows
     assert list((tmp_path / "target").iterdir()) == []
+
+
+def test_copies_of_a_file_count_as_what_they_come_to(tmp_path: Path) -> None:
+    for name in ("pristine", "few", "many"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "pristine/known.py").write_text("a\n" * 600)
+    copy = "diff --git a/known.py b/{0}.py\ncopy from known.py\ncopy to {0}.py\n"
+
+    def applied(times: int, target: Path) -> object:
+        patch = "".join(map(copy.format, range(times))).encode()
+        (tmp_path / "x.patch").write_bytes(patch)
+        return apply(
+            tmp_path / "x.patch",
+            tmp_path / "pristine",
+            target,
+            store=GitTreeStore(),
+            exclude=(),
+            policy=PatchPolicy(max_expanded=5000),
+            expected_sha256=hashlib.sha256(patch).hexdigest(),
+        )
+
+    assert isinstance(applied(4, tmp_path / "few"), Applied)
+    refused = applied(5, tmp_path / "many")
+    assert isinstance(refused, InvalidPatch)
+    assert "max_expanded: 6070 bytes added, 5000 allowed" in map(str, refused.violations)
+    assert list((tmp_path / "many").iterdir()) == []
 
 
 def test_a_task_may_refuse_less() -> None:
