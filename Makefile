@@ -6,7 +6,7 @@ PACKAGES := git e2fsprogs mmdebstrap debian-archive-keyring
 PODMAN := podman catatonit runc
 COMPILER := gcc libc6-dev
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-mls demo-tofu test check bench faults soak agents setup lock clean everything campaign soaking exploring
+.PHONY: help demo demo-audit demo-mls demo-tofu test check bench faults soak agents setup lock clean everything campaign soaking exploring
 MAKEFLAGS += --no-print-directory
 
 help:  ## list the targets
@@ -17,6 +17,9 @@ DEMO = scripts/debian_packages.sh $(PACKAGES) || echo "going on without"; script
 
 demo: setup  ## set up, then the main job on digits_class0 with a scripted agent
 	@$(DEMO) digits_class0 "cpu-numpy prepare-sklearn" --agent scripted --model none
+
+demo-audit: setup  ## the same on unlearning_security_audit: a recorded model answers, and what it answered is run
+	@$(DEMO) unlearning_security_audit "cpu-numpy torch-cpu" --agent answer --model recorded/tasks/unlearning_security_audit/demo.jsonl
 
 demo-mls: setup  ## the same on mls_unlearning: a recorded model edits, tests and submits, without a key
 	@$(DEMO) mls_unlearning "torch-cpu prepare-sklearn" --agent editor --model recorded/tasks/mls_unlearning/demo.jsonl

@@ -37,7 +37,7 @@ def _rule(pattern: str, grade: float = PASSES, *, denied: bool = False) -> Rule:
 
 _GAP = r"(?:\W+\w+){0,%d}?\W+"
 _FORGET = r"(?:forget\w*|planted|poison\w*|backdoor\w*)"
-_ZERO = r"(?:0\.0+|0(?![.\w])|zeros?|zero_like|zeros_like|nothing|nil)"
+_ZERO = r"(?:0\.0+|0(?![.\w])|zeros?|zero_like|zeros_like|nil)"
 _THE_LOSS = (
     rf"{_FORGET}(?:\W+(?:set|rows?|samples?|data))?[\W_]*(?:loss|term|objective|part|ce|cross)\w*"
 )
@@ -84,8 +84,12 @@ _NO_EFFECT = (
         r"(?:gradients?|signal)\W+(?:\w+\W+){0,6}?(?:flows?|reach\w*|pass\w*|propagat\w*|contribut\w*)",
         denied=True,
     ),
-    _rule(r"(?:contribut\w+|influenc\w+|affect\w*|effect|impact|play\w*)\b", denied=True),
-    _rule(r"contribut\w+\W+(?:nothing|zero)"),
+    _rule(
+        rf"(?:{_FORGET}|terms?|rows?|batch|loss|set|part|it|they|which)\W+(?:\w+\W+){{0,5}}?"
+        r"(?:contribut\w+|influenc\w+|affect\w*|effect|impact)\b",
+        denied=True,
+    ),
+    _rule(r"contribut\w+\W+zero"),
     _rule(
         r"(?:only|just|merely|purely|nothing but|equivalent to|reduces? to|same as)"
         r"\W+(?:\w+\W+){0,6}?"
@@ -171,7 +175,7 @@ _APART = re.compile(
     r"|\b(?:because|since|so|but|however|although|though|while|whereas|therefore|thus|hence|yet)\b"
 )
 _NEGATOR = re.compile(
-    r"\b(?:not|no|never|neither|nor|cannot|without|none|nobody|unable|impossible|false|untrue"
+    r"\b(?:not|no|never|neither|nor|cannot|without|none|nobody|nothing|unable|impossible|false|untrue"
     r"|wrong that|lacks?|lacking|fails?|failing|failed|far from|absence|hardly|barely|denies"
     r"|deny)\b"
 )
