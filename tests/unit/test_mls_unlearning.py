@@ -7,6 +7,7 @@ import math
 import runpy
 import statistics
 import struct
+import sys
 import tarfile
 from collections.abc import Callable
 from itertools import product
@@ -294,6 +295,29 @@ def test_the_evaluator_has_network_and_measures_of_its_own_and_they_are_the_same
     code = "".join(path.read_text() for path in (PACK / "evaluator").glob("*.py"))
     assert "import bench" not in code
     assert "from bench" not in code
+
+
+def test_weights_are_read_whatever_a_library_notes_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the validator accepts, the evaluator can read."""
+    nn = SimpleNamespace(Module=object, functional=None)
+    torch = SimpleNamespace(
+        nn=nn, Tensor=np.ndarray, from_numpy=lambda array: array, no_grad=lambda: lambda it: it
+    )
+    for name, module in {"torch": torch, "torch.nn": nn, "torch.nn.functional": nn}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    header = {
+        "__metadata__": {"format": "pt"},
+        "w": {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]},
+    }
+    text = json.dumps(header).encode()
+    file = tmp_path / "seed-42.safetensors"
+    file.write_bytes(struct.pack("<Q", len(text)) + text + np.array([1, 2], "<f4").tobytes())
+    assert weight_files.header(file).keys() == {"w"}
+    network = runpy.run_path(str(PACK / "evaluator/network.py"))
+    (read,) = network["read_weights"](file).items()
+    assert (read[0], read[1].tolist()) == ("w", [[1.0], [2.0]])
 
 
 def test_the_editable_lines_are_all_of_the_method_and_nothing_else(pack: Pack) -> None:

@@ -67,11 +67,13 @@ def write_weights(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def read_weights(file: Path) -> dict[str, torch.Tensor]:
-    """Read what ``write_weights`` writes."""
+    """Read what ``write_weights`` writes; what another library notes beside it is passed over."""
     data = file.read_bytes()
     body = 8 + struct.unpack_from("<Q", data)[0]
     tensors = {}
     for name, entry in json.loads(data[8:body]).items():
+        if name == "__metadata__":
+            continue
         start, end = entry["data_offsets"]
         found = np.frombuffer(data, "<f4", count=(end - start) // 4, offset=body + start)
         tensors[name] = torch.from_numpy(found.copy()).reshape(entry["shape"])
