@@ -137,7 +137,10 @@ class DockerEngine(ContainerEngine):
                 with self._api.download(f"{container}/archive?path={quote(folder)}") as archive:
                     untar(archive, into)
             except ContainerLostError as absent:
-                raise UsageError(f"image {reference} has no {folder}") from absent
+                raise UsageError(
+                    f"image {reference} has no {folder}",
+                    remedy="name an image that brings it, or a folder of the pack",
+                ) from absent
             except tarfile.TarError as broken:
                 raise InfrastructureError(f"{folder} of image {reference}: {broken}") from broken
         if not (into / PurePosixPath(folder).name).is_dir():

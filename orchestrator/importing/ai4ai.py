@@ -295,7 +295,7 @@ class _Pack:
         return {
             "schema": "orch.task/1",
             "name": toml.name,
-            "title": toml.task.description,
+            "title": toml.task.description or toml.name,
             "workspace": {"from": "image"},
             "assets": dict(self.assets),
             "defaults": self._defaults(),

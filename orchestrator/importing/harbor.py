@@ -270,7 +270,7 @@ def _imported(
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
     run = _template("harbor_run.sh").replace(b"@ARTIFACTS@", shlex.join(artifacts).encode())
     about = toml.task
-    title = "" if about is None else about.description or about.name
+    title = name if about is None else about.description or about.name
     return Imported(
         name=name,
         origin=f"{about.name if about else name} of Harbor",

@@ -31,7 +31,7 @@ def read_task(source: Path, *, score_image: str | None = None) -> Imported:
     file = folder / _TASK_FILE
     try:
         document = tomllib.loads(text_of(file))
-    except FileNotFoundError as absent:
+    except (FileNotFoundError, NotADirectoryError) as absent:
         raise UsageError(f"{folder} has no {_TASK_FILE}", remedy="name a task's folder") from absent
     except OSError as fault:
         raise UsageError(f"{file}: {fault.strerror}") from fault

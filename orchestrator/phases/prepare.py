@@ -108,7 +108,7 @@ def run(plan: PreparePlan, ports: PreparePorts) -> tuple[Prepared, ...]:
         UsageError: the image is not there, or a file is not open to this host.
         InfrastructureError: a server cannot be reached; what came so far is kept.
     """
-    with ports.store.exclusive():
+    with ports.store.exclusive(ports.say):
         done = _present(plan, ports.store)
         todo = sorted(set(plan.pack.spec.assets) - {asset.asset for asset in done})
         if todo:

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -114,10 +114,16 @@ class AssetStore:
                     )
 
     @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Be the only one who puts assets in; others wait. It ends with its process."""
+    def exclusive(self, say: Callable[[str], None]) -> Iterator[None]:
+        """Be the only one who puts assets in; others wait, and say so. It ends with its process."""
         self.root.mkdir(parents=True, exist_ok=True)
-        with locked(self.root / ".lock"):
+        lock = self.root / ".lock"
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(lock, patience=0))
+            except TimeoutError:
+                say(f"waiting for another orch task prepare, which is at work in {self.root}")
+                held.enter_context(locked(lock))
             yield
 
     @contextmanager

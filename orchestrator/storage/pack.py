@@ -27,6 +27,8 @@ from orchestrator.storage.pack_rules import FOLDER_RULES, files_of, shown_with
 
 _TASK_FILE = "task.yaml"
 _SAYS_SCHEMA = re.compile(rb"^schema: orch\.task/", re.MULTILINE)
+_MAPPING = re.compile(r"a valid dictionary( or instance of \w+)?")
+"""How pydantic words what a writer of YAML calls otherwise."""
 _MESSAGES = {"extra_forbidden": "unknown key", "missing": "missing key"}
 
 
@@ -166,6 +168,8 @@ def find_pack(path: Path) -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate.resolve()
+    if path.is_dir():
+        raise UsageError(f"{path} has no {_TASK_FILE}", remedy="orch task new NAME makes a pack")
     known = [bundled_name(found) for found in bundled_packs()]
     near = difflib.get_close_matches(str(path), known, n=3)
     remedy = f"did you mean {' or '.join(near)}?" if near else "orch task lists the bundled ones"
@@ -261,6 +265,7 @@ def _model_faults(file: str, document: Document, error: ValidationError) -> Iter
 
 def _plain(message: str) -> str:
     text = message.removeprefix("Value error, ").replace("Input should be", "must be")
+    text = _MAPPING.sub("a mapping of keys", text).replace("a valid tuple", "a list")
     return text[:1].lower() + text[1:]
 
 

@@ -1,5 +1,7 @@
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -100,3 +102,21 @@ def test_FS_03_a_hostile_task_name_stays_inside_the_store(tmp_path: Path) -> Non
     task = TASK.replace("name: tiny", 'name: "../../Täsk 1/β: final"')
     pack, store = _prepared(tmp_path / "my runs:v1", task)
     assert store.locate(pack, "data/train").is_relative_to(store.root)
+
+
+def test_who_has_to_wait_for_the_store_says_so_and_waits(tmp_path: Path) -> None:
+    store, said = AssetStore(tmp_path / "store"), Queue[str]()
+
+    def second() -> None:
+        with store.exclusive(said.put):
+            said.put("in")
+
+    with ThreadPoolExecutor() as pool:
+        with store.exclusive(said.put):
+            entered = pool.submit(second)
+            assert said.get(timeout=30) == (
+                f"waiting for another orch task prepare, which is at work in {store.root}"
+            )
+            assert said.empty()
+        entered.result(timeout=30)
+    assert said.get_nowait() == "in"

@@ -385,6 +385,8 @@ def test_nothing_that_is_there_is_written_over(shelf: Shelf) -> None:
     (shelf.to / "task.yaml").unlink()
     with pytest.raises(UsageError, match=r"has no task\.toml"):
         read_task(shelf.to)
+    with pytest.raises(UsageError, match=r"has no task\.toml"):
+        read_task(shelf.source / "instruction.md")
 
 
 def test_a_file_of_neither_kind_is_refused(shelf: Shelf) -> None:

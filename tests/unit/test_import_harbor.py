@@ -102,6 +102,12 @@ def test_limits_images_and_variables_are_the_sources(shelf: Shelf) -> None:
     assert task.score.scratch == ("/logs/verifier", "/tests", "/workspace")
 
 
+def test_a_task_without_a_description_has_its_name_for_a_title(shelf: Shelf) -> None:
+    start, end = TASK.index("[task]"), TASK.index("[metadata]")
+    shelf.change({TASK[start:end]: ""})
+    assert (shelf.pack().name, load_pack(shelf.to).spec.title) == ("task", "task")
+
+
 def test_its_tests_are_data_of_the_final_role(shelf: Shelf) -> None:
     task = shelf.pack()
     assert {name: asset.role.value for name, asset in task.assets.items()} == {

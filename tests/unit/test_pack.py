@@ -49,6 +49,16 @@ def test_FS_03_names_and_paths_with_spaces_colons_and_unicode_load(tmp_path: Pat
 def test_no_such_task_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no task at"):
         load_pack(tmp_path / "nothing")
+    with pytest.raises(UsageError, match=r"has no task\.yaml") as empty:
+        load_pack(tmp_path)
+    assert empty.value.remedy == "orch task new NAME makes a pack"
+
+
+def test_what_is_no_mapping_is_told_in_words_of_yaml(tmp_path: Path) -> None:
+    for text in ("- a\n", TASK + "validate: {validator: numpi}\n"):
+        _, faults = examine(make_pack(tmp_path / str(len(text)), text))
+        assert [fault.message for fault in faults if "a mapping of keys" in fault.message]
+        assert not [fault for fault in faults if "instance" in str(fault)]
 
 
 @pytest.mark.parametrize(
