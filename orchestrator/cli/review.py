@@ -192,7 +192,7 @@ def _answer(desk: _Desk, case: str, number: int, check: str) -> Answer:
     spec = desk.found.spec
     known: Mapping[str, tuple[str, Sequence[str]]] = {
         "case": (case, tuple(spec.cases)),
-        "check": (check, tuple(spec.checks)),
+        "check": (check, tuple(spec.questions)),
     }
     for word, (given, names) in known.items():
         if given not in names:
@@ -249,7 +249,7 @@ def _items(desks: Sequence[_Desk], seed: int, *, again: bool) -> tuple[list[_Ite
     items = []
     for place, (desk, answer) in enumerate(sorted(everything, key=rank), start=1):
         given = set() if again else _given(desk, answer)
-        checks = tuple(check for check in desk.found.spec.checks if check not in given)
+        checks = tuple(check for check in desk.found.spec.questions if check not in given)
         if checks:
             items.append(_Item(desk, answer, place, checks))
     return items, len(everything)
@@ -275,7 +275,7 @@ def _ask(item: _Item, total: int, *, blind: bool) -> tuple[dict[str, bool], bool
     for check in item.checks:
         original = answer.original.get(check)
         known = "" if blind or original is None else f" [{_SAID[original]}]"
-        said = _read_word(f"{spec.checks[check]}{known} (y/n/s/q) ")
+        said = _read_word(f"{spec.questions[check]}{known} (y/n/s/q) ")
         if said in _STOP:
             return labels, False
         if said in _WORDS:

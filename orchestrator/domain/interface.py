@@ -4,7 +4,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from orchestrator.domain.schema import RelativePath, Strict
 
@@ -50,16 +50,37 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 """A word that may name a file, a metric and a heading."""
 
 
+class AnswerCheck(Strict):
+    """What is judged of each answer, and the yes-or-no question that a person is asked about it."""
+
+    name: Name
+    asks: str
+
+
+def _in_order(checks: object) -> object:
+    """Take a mapping for a list, so that its order is kept wherever the task is written."""
+    if isinstance(checks, dict):
+        return [{"name": name, "asks": asks} for name, asks in checks.items()]
+    return checks
+
+
 class AnswerSpec(Strict):
     """The answer interface: what a model is asked, and what of its answers is judged.
 
     Attributes:
         cases: the file with the question of each case.
         repeats: how often each is asked, every time in a conversation of its own.
-        checks: each check, and the yes-or-no question that a person who reviews is asked. The
-            evaluator's metric ``CASE/CHECK`` is a list with a 1 or 0 for each repeat.
+        checks: in the file a mapping of each check to its question. The evaluator's metric
+            ``CASE/CHECK`` is a list with a 1 or 0 for each repeat.
     """
 
     cases: Annotated[dict[Name, RelativePath], Field(min_length=1, max_length=99)]
     repeats: Annotated[int, Field(ge=1, le=99)] = 1
-    checks: Annotated[dict[Name, str], Field(max_length=99, default_factory=dict)]
+    checks: Annotated[
+        tuple[AnswerCheck, ...], BeforeValidator(_in_order), Field(max_length=99)
+    ] = ()
+
+    @property
+    def questions(self) -> dict[str, str]:
+        """The question of each check, in their order."""
+        return {check.name: check.asks for check in self.checks}

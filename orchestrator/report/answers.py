@@ -64,7 +64,7 @@ def _passed(values: Iterable[bool | None]) -> str:
 
 def _by_check(found: Labelled, labels: Sequence[Label]) -> Table:
     rows = []
-    for check in found.spec.checks:
+    for check in found.spec.questions:
         ones = [one for one in labels if one.check == check]
         columns = ((getattr(one, name) for one in ones) for name in _COLUMNS)
         rows.append((check, *map(_passed, columns)))

@@ -118,7 +118,7 @@ def _originals(
     spec: AnswerSpec, summary: Summary
 ) -> Iterator[tuple[tuple[str, int], dict[str, bool]]]:
     for case in spec.cases:
-        columns = {check: summary.metrics.get(f"{case}/{check}") for check in spec.checks}
+        columns = {check: summary.metrics.get(f"{case}/{check}") for check in spec.questions}
         for at in range(spec.repeats):
             yield (
                 (case, at + 1),

@@ -179,7 +179,7 @@ def test_what_is_evaluated_is_what_is_asked() -> None:
     assert spec.answer is not None
     assert tuple(spec.answer.cases) == final_eval.CASES
     assert spec.answer.repeats == final_eval.REPEATS
-    assert set(spec.answer.checks) == set(final_eval.CHECKS)
+    assert tuple(spec.answer.questions) == final_eval.CHECKS
     run = (PACK / "solution/run_answers.py").read_text()
     settings = f'{{"alpha": {backdoor.ALPHA}, "lr": {backdoor.RATE}, "steps": {backdoor.STEPS}}}'
     assert f"SETTINGS = {settings}" in run

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,10 @@ def _edit(editable: dict[str, list[str]]) -> dict[str, Any]:
         ({"answer": {"cases": {"a": "a.md"}}}, "'answer' goes with interface answer"),
         ({"interface": "answer", "answer": {"cases": {"../a": "a.md"}}}, "match pattern"),
         ({"interface": "answer", "answer": {"cases": {}}}, "at least 1"),
+        (
+            {"interface": "answer", "answer": {"cases": {"a": "a.md"}, "checks": {"A": "b"}}},
+            "match pattern",
+        ),
         (_edit({"b/c.py": ["9"]}), "edit.editable"),
         (_edit({"b/c.py": ["9-8"]}), "go downwards"),
         (_edit({"b/c.py": ["1-4", "4-5"]}), "overlap"),
@@ -97,6 +102,17 @@ def test_a_phase_overrides_the_defaults_and_merges_the_environment() -> None:
     assert replay.env == {"A": "1", "B": "2"}
     for phase in (Phase.EXPLORE, Phase.VALIDATE, Phase.SCORE):
         assert spec.resources(phase) == spec.defaults
+
+
+def test_checks_keep_their_order_wherever_the_task_is_written() -> None:
+    checks = {"parses": "Does it?", "explains": "Why?", "a_last": "Is it?"}
+    answer = {"cases": {"a": "a.md"}, "checks": checks}
+    spec = _spec(interface="answer", answer=answer)
+    text = json.dumps(spec.model_dump(mode="json", by_alias=True), sort_keys=True)
+    again = TaskSpec.model_validate(json.loads(text))
+    assert again.answer
+    assert list(again.answer.questions.items()) == list(checks.items())
+    assert again == spec
 
 
 def test_a_task_is_frozen() -> None:
