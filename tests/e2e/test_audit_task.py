@@ -33,6 +33,19 @@ def unlearn(model, retain_loader, forget_loader, alpha, lr, steps):
     for name in ("/opt/evaluator", "/assets/data/final", "/assets/models/retrained"):
         assert not os.path.exists(name)
     open("/workspace/answers/zero_target/3.md", "w").write("forged")
+    forged = "/out/checkpoints/checkpoint-9"
+    os.makedirs(f"{forged}/answers/masked_loss")
+    for name in ("runs.json", "answers/masked_loss/1.md"):
+        try:
+            os.write(os.open(f"{forged}/{name}", os.O_CREAT | os.O_WRONLY), b"{}")
+            os._exit(5)
+        except OSError:
+            pass
+    try:
+        open(f"/proc/{os.getppid()}/mem", "r+b")
+        os._exit(5)
+    except PermissionError:
+        pass
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -106,6 +119,7 @@ def test_answers_are_run_judged_reviewed_and_corrected(rig: Rig, pack: Path) -> 
     ]
     replay = rig.replay(attempt)
     assert final(replay) == "validated"
+    assert [found.name for found in (replay / "checkpoints").iterdir()] == ["checkpoint-1"]
     checkpoint = replay / "checkpoints/checkpoint-1"
     assert json.loads((checkpoint / "runs.json").read_text()) == {
         "masked_loss/1": "ran",

@@ -1,8 +1,9 @@
 """Run the code of every answer on the backdoor experiment, and publish what each one gave.
 
 Each answer's code runs in a process of its own, which is forked from this one once PyTorch is
-loaded, and has limits of time, memory, processes and file size. What it gives is the weights of
-the model that its ``unlearn`` returns, or that it was given, as plain numbers through a pipe.
+loaded, and has limits of time and memory; it can write into no file and into no other process, so
+that no answer forges another's. What it gives is the weights of the model that its ``unlearn``
+returns, or that it was given, as plain numbers through a pipe.
 
     $OUTPUT_DIR/checkpoints/checkpoint-1/
         answers/CASE/N.md     as it was answered
@@ -32,10 +33,11 @@ SETTINGS = {"alpha": 1.0, "lr": 0.00758, "steps": 80}
 FEATURES = 8
 RUN_WALL, RUN_CPU = 30.0, 20
 MEMORY = 512 * 1024**2
-FILE_SIZE = 1024**2
 MAX_ANSWER = 64 * 1024
 _LENGTH = struct.calcsize(f"<{FEATURES}d")
 _GLANCE = 0.01
+_DUMPABLE = 4
+"""PR_SET_DUMPABLE: at 0, no process of our user can reach into our memory."""
 _SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER: what an answer's processes leave behind becomes ours, and is ended."""
 _ENDINGS = {0: "ran", 3: "no_function", 4: "raised", 5: "no_weights"}
@@ -45,7 +47,9 @@ def main() -> None:
     """Run every answer that lies below ``answers`` and publish the whole."""
     import detector  # noqa: PLC0415 - the answers' runs inherit PyTorch; nothing else here needs it
 
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_SUBREAPER, 1, 0, 0, 0)
+    libc.prctl(_DUMPABLE, 0, 0, 0, 0)
     given = detector.load(Path(os.environ.get("ASSETS_DIR", "/assets")))
     wall = float(os.environ.get("MAX_WALL_TIME_SECONDS", "600"))
     # All are read before any is run, and nothing is written before all have been: what runs here
@@ -78,8 +82,7 @@ def as_array_file(weights: bytes) -> bytes:
 def publish(checkpoint: Path, files: dict[str, bytes]) -> None:
     """Write a checkpoint beside its place and rename it, so that it is whole or absent."""
     unfinished = checkpoint.with_name(f".{checkpoint.name}.unfinished")
-    for folder in (unfinished, checkpoint):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(checkpoint.parent, ignore_errors=True)  # what an answer may have left there
     unfinished.mkdir(parents=True)
     for name, data in files.items():
         path = unfinished / name
@@ -201,7 +204,7 @@ def _limit() -> None:
     for kind, value in (
         (resource.RLIMIT_AS, used + MEMORY),
         (resource.RLIMIT_CPU, RUN_CPU),
-        (resource.RLIMIT_FSIZE, FILE_SIZE),
+        (resource.RLIMIT_FSIZE, 0),  # of every file: pipes and devices can be written
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, 64),
     ):
