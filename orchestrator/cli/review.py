@@ -17,7 +17,7 @@ from orchestrator.cli import logging
 from orchestrator.cli.context import invocation
 from orchestrator.cli.folder import runs_folder
 from orchestrator.cli.read import Id
-from orchestrator.cli.render import emit, write
+from orchestrator.cli.render import emit, forgiving, write
 from orchestrator.domain.review import MOST_TEXT, Correction, Judgement, Review, folded
 from orchestrator.errors import UsageError
 from orchestrator.report import lookup
@@ -96,6 +96,7 @@ def review(
     Every label is y, n, s (leave it open) or q (stop here).
     """
     desks = [_desk(context, one) for one in dict.fromkeys(run)]
+    forgiving(sys.stdin)
     chosen = _seed_of(desks) if seed is None else seed
     items, total = _items(desks, chosen, again=again)
     done = total - len(items)

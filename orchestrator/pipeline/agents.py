@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.agents.registry import make_agent, split_version
+from orchestrator.agents.registry import agent_names, make_agent, split_version
 from orchestrator.domain.agent_package import InstalledAgent, PlannedPackage
 from orchestrator.domain.interface import Interface
 from orchestrator.domain.model import NO_MODEL, RECORDED, Dialect
@@ -70,8 +70,7 @@ class Supply:
                 the other, or the model's key is missing.
             TaskPackError: the task lacks what the agent needs.
         """
-        agent, (plain, version) = make_agent(name, pack), split_version(name)
-        _check_interface(agent, pack)
+        agent, (plain, version) = _made(name, pack), split_version(name)
         stands_in = self._check_model(agent, pack, model, effort)
         if agent.package is None:
             if version is not None:
@@ -119,13 +118,26 @@ _WITHOUT_A_SHELL: Mapping[Interface, str] = {
 """The agent of each interface that has no shell."""
 
 
-def _check_interface(agent: Agent, pack: Pack) -> None:
+def _made(name: str, pack: Pack) -> Agent:
+    """Make an agent that works on the task in the way the task has it.
+
+    Raises:
+        UsageError: it does not, or there is no such agent.
+    """
     wanted = pack.spec.interface
+    other = UsageError(
+        f"task {pack.spec.name!r} gives no shell, and agent {name!r} works otherwise",
+        remedy=f"--agent {_WITHOUT_A_SHELL.get(wanted, name)}",
+    )
+    try:
+        agent = make_agent(name, pack)
+    except UsageError as refused:
+        # What one with a shell lacks is not what an operator wants to hear of here.
+        shell_less = wanted in _WITHOUT_A_SHELL and name in agent_names()
+        raise (other if shell_less else refused) from None
     if wanted in _WITHOUT_A_SHELL and agent.interface is not wanted:
-        raise UsageError(
-            f"task {pack.spec.name!r} gives no shell, and agent {agent.name!r} works otherwise",
-            remedy=f"--agent {_WITHOUT_A_SHELL[wanted]}",
-        )
+        raise other
+    return agent
 
 
 def _recording(model: str) -> str | None:

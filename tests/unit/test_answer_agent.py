@@ -14,6 +14,7 @@ from orchestrator.agents import loop
 from orchestrator.agents.answer import MAX_ANSWER, AnswerAgent, kept
 from orchestrator.domain.container import ExecResult
 from orchestrator.errors import TaskPackError, UsageError
+from orchestrator.pipeline.agents import Supply
 from orchestrator.ports import ModelRefused
 from orchestrator.storage.pack import load_pack
 from tests.unit.agents_help import ScriptedSession
@@ -155,6 +156,25 @@ def test_what_is_kept_of_an_answer(content: object, text: str) -> None:
 def test_a_task_that_asks_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="asks no questions"):
         AnswerAgent(load_pack(make_pack(tmp_path)))
+
+
+@pytest.mark.parametrize("name", ["scripted", "loop", "editor", "shell"])
+def test_another_agent_is_told_which_one_the_task_wants(tmp_path: Path, name: str) -> None:
+    pack = agent(tmp_path).pack
+    with pytest.raises(UsageError, match="gives no shell") as refused:
+        Supply(_nothing, _nothing).choose(name, pack, model="none", effort="none")
+    assert refused.value.remedy == "--agent answer"
+
+
+def test_an_agent_that_there_is_not_is_told_so(tmp_path: Path) -> None:
+    pack = agent(tmp_path).pack
+    with pytest.raises(UsageError, match="there is no agent 'answers'") as refused:
+        Supply(_nothing, _nothing).choose("answers", pack, model="none", effort="none")
+    assert refused.value.remedy == "try one of: answer"
+
+
+def _nothing() -> Any:
+    raise AssertionError("it is not needed")
 
 
 def test_a_question_that_is_no_text_is_a_fault_of_the_pack(tmp_path: Path) -> None:
