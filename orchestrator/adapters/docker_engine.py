@@ -143,8 +143,12 @@ class DockerEngine(ContainerEngine):
                 ) from absent
             except tarfile.TarError as broken:
                 raise InfrastructureError(f"{folder} of image {reference}: {broken}") from broken
-        if not (into / PurePosixPath(folder).name).is_dir():
-            raise UsageError(f"{folder} of image {reference} is no folder")
+        found = into / PurePosixPath(folder).name
+        if found.is_symlink() or not found.is_dir():  # what a link leads to here is the host's
+            raise UsageError(
+                f"{folder} of image {reference} is no folder",
+                remedy="name an image that brings it as one, not as a link",
+            )
 
     @contextmanager
     def _never_started(self, reference: str) -> Iterator[str]:
