@@ -17,6 +17,8 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
+_BLANK = " \t\r\n"
+"""What YAML takes for white space; Python knows more kinds."""
 
 Loc = tuple[str | int, ...]
 
@@ -162,7 +164,8 @@ def set_in_mapping(document: Document, loc: Loc, key: str, value: str) -> str:
         raise KeyError(loc)
     start = mapping.start_mark.index
     if mapping.flow_style:
-        return f"{text[: start + 1]}{key}: {quoted}, {text[start + 1 :].lstrip()}"
+        rest = text[start + 1 :].lstrip(_BLANK)
+        return f"{text[: start + 1]}{key}: {quoted}, {rest}"
     indent = " " * mapping.start_mark.column
     return f"{text[:start]}{key}: {quoted}\n{indent}{text[start:]}"
 

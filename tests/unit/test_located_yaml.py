@@ -27,6 +27,11 @@ def test_one_value_is_set_and_nothing_else_changes(before: str, after: str) -> N
     assert _document(text).data == {"a": {"b": {"k": "v", "x": 1}}}
 
 
+def test_a_blank_that_yaml_does_not_know_is_part_of_a_key() -> None:
+    text = set_in_mapping(_document("a: {\N{NO-BREAK SPACE}x: 1}\n"), ("a",), "k", "v")
+    assert _document(text).data == {"a": {"k": "v", "\N{NO-BREAK SPACE}x": 1}}
+
+
 def test_a_value_that_is_no_mapping_cannot_hold_a_key() -> None:
     with pytest.raises(KeyError):
         set_in_mapping(_document("a: 1\n"), ("a",), "k", "v")
