@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestrator.domain.quantity import human
 from orchestrator.domain.records import GateCheck, GateRecord, GpuPlan, PhasePlan
 from orchestrator.domain.roles import Phase
 from orchestrator.errors import GateRefusedError, OrchError, ResourcesBusyError
@@ -179,7 +180,8 @@ class _Obtaining:
 
         def reserve() -> str:
             held.append(self.ctx.ledger.reserve(claim))
-            return f"cpus {held[0].cpuset}, memory {claim.memory}, disk {claim.disk}"
+            sizes = f"memory {human(claim.memory)}, disk {human(claim.disk)}"
+            return f"cpus {held[0].cpuset}, {sizes}"
 
         self.trail.check("reservation", reserve)
         return held[0]

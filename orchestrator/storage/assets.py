@@ -18,7 +18,13 @@ from orchestrator.domain.attempt import slug
 from orchestrator.domain.records import Material
 from orchestrator.domain.roles import Phase, is_visible
 from orchestrator.errors import AssetMismatchError
-from orchestrator.storage.durable import make_folder, storage_faults, sync_folder
+from orchestrator.storage.durable import (
+    folder_faults,
+    make_folder,
+    require_writable,
+    storage_faults,
+    sync_folder,
+)
 from orchestrator.storage.lock import locked
 from orchestrator.storage.pack import Pack
 
@@ -115,9 +121,15 @@ class AssetStore:
 
     @contextmanager
     def exclusive(self, say: Callable[[str], None]) -> Iterator[None]:
-        """Be the only one who puts assets in; others wait, and say so. It ends with its process."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        """Be the only one who puts assets in; others wait, and say so. It ends with its process.
+
+        Raises:
+            UsageError: the folder cannot be made, or not be written to.
+        """
         lock = self.root / ".lock"
+        with folder_faults("the assets folder", self.root, "name another: ORCH_ASSETS"):
+            self.root.mkdir(parents=True, exist_ok=True)
+            require_writable(self.root)
         with ExitStack() as held:
             try:
                 held.enter_context(locked(lock, patience=0))

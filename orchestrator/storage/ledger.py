@@ -324,7 +324,7 @@ class Ledger:
             raise refusal(
                 f"{claim.run_id} ({claim.phase}) asks for {short}; "
                 f"reserved by {holders or 'nobody'}",
-                remedy="wait for a holder to end (orch status)"
+                remedy="wait for a holder to end (orch status); --wait 30m does so by itself"
                 if others
                 else "free space: orch gc",
             )
@@ -334,7 +334,7 @@ def _shortage(claim: Claim, has: _Room, word: str) -> str:
     cpus = math.ceil(claim.cpus)
     short = []
     if cpus > has.cpus:
-        short.append(f"{cpus} CPUs ({has.cpus} {word})")
+        short.append(f"{cpus} CPU{'s' * (cpus > 1)} ({has.cpus} {word})")
     if claim.memory > has.memory:
         short.append(f"{human(claim.memory)} of memory ({human(has.memory)} {word})")
     if claim.disk > has.disk:

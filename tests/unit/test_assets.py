@@ -6,7 +6,7 @@ from queue import Queue
 import pytest
 
 from orchestrator.domain.roles import Phase
-from orchestrator.errors import AssetMismatchError
+from orchestrator.errors import AssetMismatchError, UsageError
 from orchestrator.evidence.tree import tree_digest
 from orchestrator.storage.assets import AssetStore, discard, seal
 from orchestrator.storage.located_yaml import parse, set_in_mapping
@@ -120,3 +120,12 @@ def test_who_has_to_wait_for_the_store_says_so_and_waits(tmp_path: Path) -> None
             assert said.empty()
         entered.result(timeout=30)
     assert said.get_nowait() == "in"
+
+
+def test_a_store_that_cannot_be_is_the_operators_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "store"):
+        with pytest.raises(UsageError, match="the assets folder") as refused:  # noqa: SIM117
+            with AssetStore(place).exclusive(print):
+                pass
+        assert refused.value.remedy == "name another: ORCH_ASSETS"

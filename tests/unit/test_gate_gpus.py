@@ -250,7 +250,7 @@ def test_auto_passes_over_what_cannot_be_had(bench: Bench) -> None:
         ):
             pytest.fail("the gate is open")
     # CPUs are told first: the bench has one.
-    assert "1 CPUs (0 free)" in str(refusal.value)
+    assert "1 CPU (0 free)" in str(refusal.value)
 
 
 def test_as_many_as_are_asked_for(bench: Bench) -> None:
