@@ -320,6 +320,11 @@ def test_weights_are_read_whatever_a_library_notes_beside_them(
     assert (read[0], read[1].tolist()) == ("w", [[1.0], [2.0]])
 
 
+def test_harness_evaluator_and_start_have_the_seeds_of_mls_bench() -> None:
+    for name in ("solution/bench/harness.py", "evaluator/final_eval.py", "prepare.py"):
+        assert "\nSEEDS = (42, 123, 456)\n" in (PACK / name).read_text()
+
+
 def test_the_editable_lines_are_all_of_the_method_and_nothing_else(pack: Pack) -> None:
     assert pack.spec.edit is not None
     source = load(pack, pack.spec.edit).files["bench/custom.py"]
