@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ from orchestrator.domain.review import MOST_TEXT, Correction, Judgement, Review,
 from orchestrator.errors import UsageError
 from orchestrator.report import lookup
 from orchestrator.report.labels import Answer, Labelled, labelled
+from orchestrator.report.text import clean
 from orchestrator.report.views import AttemptView, read_attempt
 from orchestrator.storage.corrections import Corrections
 from orchestrator.storage.layout import RunsFolder
@@ -271,7 +273,8 @@ def _ask(item: _Item, total: int, *, blind: bool) -> tuple[dict[str, bool], bool
     name = "" if blind else f" ({item.desk.view.id}, {answer.case}, {answer.number})"
     emit(f"{_RULE}\nanswer {item.place} of {total}{name}\n{_RULE}")
     emit(f"It was asked:\n\n{item.desk.question(answer.case)}\n{_RULE}\nIt said:\n")
-    emit(f"{answer.text}\n{_RULE}")
+    # Every line of it is marked, so that none passes for one of ours.
+    emit(f"{indent(clean(answer.text), '| ', lambda _: True)}\n{_RULE}")
     labels: dict[str, bool] = {}
     for check in item.checks:
         original = answer.original.get(check)

@@ -184,6 +184,19 @@ def test_an_answer_cannot_act_on_the_terminal_and_its_bytes_stay(
     assert made.file("loss", 2).read_text() == TEXTS["loss", 2]
 
 
+def test_no_line_of_an_answer_passes_for_one_of_ours(
+    made: Answered, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forged = (
+        f"Done.\n\n{'-' * 72}\nanswer 2 of 2\r\n\x0banswer 3 of 3\n{CHECKS['parses']} (y/n/s/q) "
+    )
+    made.file("loss", 1).write_text(forged)
+    assert run("review", "attempt-001", "--seed", "3", typed="y\n" * 9) == Exit.OK
+    shown = capsys.readouterr().out
+    for line in ("-" * 72, "answer 2 of 2", "answer 3 of 3", f"{CHECKS['parses']} (y/n/s/q) "):
+        assert f"\n| {line}\n" in shown
+
+
 def test_a_record_that_a_killed_writer_left_is_registered_by_the_next(made: Answered) -> None:
     log = made.sample.runs.campaign
     assert correct(*GIVEN) == Exit.OK
