@@ -29,7 +29,7 @@ _LARGE = 64 * 1024**2
 """Bytes from which on every tenth of a file is worth a line."""
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _PARTIAL, _PAST_THE_END = 206, 416
-_START = re.compile(r"bytes (\d+)-")
+_START = re.compile(r"bytes ([0-9]{1,18})-")
 _AGAIN = "connect this host, or wait; the same command goes on where this one stopped"
 
 

@@ -27,7 +27,7 @@ class Published:
         headers: beside the usual ones.
         cut: after how many bytes each answer in turn breaks off; None is a whole one.
         ranges: whether a part may be asked for.
-        shifted: whether a part that is asked for begins elsewhere.
+        begins: where a part that is asked for is said to begin, if not where it does.
     """
 
     body: bytes = b""
@@ -35,7 +35,7 @@ class Published:
     headers: dict[str, str] = field(default_factory=dict)
     cut: list[int | None] = field(default_factory=list)
     ranges: bool = True
-    shifted: bool = False
+    begins: str | None = None
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status if start is None else 206)
         if start is not None:
             end = len(file.body)
-            shown = start + file.shifted
+            shown = file.begins or start
             self.send_header("Content-Range", f"bytes {shown}-{end - 1}/{end}")
         headers = {"Content-Length": str(len(body)), **file.headers}
         for name, value in headers.items():
