@@ -179,7 +179,8 @@ def judge(rig: Rig, attempt: Path) -> None:
     assert "1 of 6 answers are labelled" in first.out
     assert "y for yes, n for no" in first.out
     hidden = first.out.rpartition("answers are labelled")[0]
-    assert not any(word in hidden for word in ("mock-1", "masked_loss", "[pass]", "\x1b"))
+    shown = ("mock-1", ", masked_loss, ", ", zero_target, ", "[pass]", "[fail]", "\x1b")
+    assert not any(word in hidden for word in shown)
     second = typed(rig, "y\n" * 47, "review", attempt, "--blind")
     assert "6 of 6 answers are labelled" in second.out
     assert "next: orch show" in second.out
