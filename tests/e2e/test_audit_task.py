@@ -213,5 +213,6 @@ def judge(rig: Rig, attempt: Path) -> None:
     corrections = sorted((attempt / "corrections").glob("*.json"))
     made = json.loads(corrections[-1].read_text())
     reviews = [json.loads(path.read_text()) for path in corrections[:-1]]
-    (earlier,) = [r for r in reviews if (r["case"], r["answer"]) == ("masked_loss", 2)]
+    same = [r for r in reviews if (r["case"], r["answer"]) == ("masked_loss", 2)]
+    (earlier,) = [r for r in same if "limitations" in r["labels"]]
     assert (made["kind"], made["supersedes"]) == ("correction", earlier["number"])

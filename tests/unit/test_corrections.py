@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from unittest.mock import patch
 
@@ -132,6 +133,7 @@ def test_a_review_is_blind_shuffled_by_its_seed_and_can_be_taken_up_again(
     assert run("review", "attempt-001", "--blind", "--seed", "5", typed="y\nn\n") == Exit.OK
     shown = capsys.readouterr().out
     assert "0 of 3 answers are labelled" in shown
+    assert "next: orch review --blind " in shown
     hidden = shown.partition("answers are labelled")[0]
     assert not any(word in hidden for word in ("attempt-001", "loss, 1", "[pass]", "[fail]"))
     first = made.correction(1)
@@ -167,10 +169,13 @@ def test_answers_of_several_attempts_are_mixed(
     words = ("attempt-001", "attempt-002", "attempt-001")
     assert run("review", *words, "--blind", "--seed", "1", typed="y\n" * 18) == Exit.OK
     assert "6 of 6 answers are labelled" in capsys.readouterr().out
-    places = [[one.correction(n)["place"] for n in (1, 2, 3)] for one in (made, other)]
-    assert sorted(places[0] + places[1]) == [1, 2, 3, 4, 5, 6]
-    assert all(place == sorted(place) for place in places)
-    assert {1, 2, 3} not in map(set, places)
+    order = sorted(
+        ((one, case, number) for one in (made, other) for case, number in TEXTS),
+        key=lambda of: sha256(f"1 {of[0].run_id} {of[1]} {of[2]}".encode()).hexdigest(),
+    )
+    said = [(one, one.correction(number)) for one in (made, other) for number in (1, 2, 3)]
+    found = {record["place"]: (one, record["case"], record["answer"]) for one, record in said}
+    assert [found[place] for place in range(1, 7)] == order
 
 
 def test_an_answer_cannot_act_on_the_terminal_and_its_bytes_stay(
