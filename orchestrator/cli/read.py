@@ -65,7 +65,8 @@ def show(context: typer.Context, run: Id, *, json: Json = False) -> None:
         if section.facts:
             emit("\n".join(pairs(section.facts)))
         for part in section.tables:
-            emit(f"  {part.title}")
+            if part.title != section.title:
+                emit(f"  {part.title}")
             emit("\n".join(f"    {line}" for line in table(part.headings, part.rows)))
         emit()
     if isinstance(view, AttemptView):

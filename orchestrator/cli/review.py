@@ -111,7 +111,8 @@ def review(
             break
     emit(f"{done} of {total} answers are labelled")
     ids = " ".join(desk.view.id for desk in desks)
-    emit(f"next: orch {'show' if done == total else 'review'} {ids}")
+    again_so = "review --blind" if blind else "review"
+    emit(f"next: orch {'show' if done == total else again_so} {ids}")
 
 
 def correct(

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli import app
+from orchestrator.errors import Exit
 from orchestrator.report.facts import sections
 from orchestrator.report.html import render
 from orchestrator.report.references import HERE, reference_points
@@ -64,6 +66,15 @@ def test_show_and_the_report_have_the_table_once_each(sample: SampleRuns) -> Non
     assert "<h2>Scores</h2>" in before
     assert "<h2>Identity</h2>" in after
     assert "0.9 s" in after.partition("<h2>Reference points</h2>")[2]
+
+
+def test_show_says_the_title_of_a_lone_table_once(
+    sample: SampleRuns, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempt = sample.finished().replay.attempt
+    monkeypatch.setenv("ORCH_RUNS", str(attempt.path.parent.parent))
+    assert app.run(["show", str(attempt.path)]) == Exit.OK
+    assert capsys.readouterr().out.count("Reference points") == 1
 
 
 def test_a_note_is_text_like_any_other(tmp_path: Path) -> None:
