@@ -72,8 +72,8 @@ def test_show_says_the_title_of_a_lone_table_once(
     sample: SampleRuns, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attempt = sample.finished().replay.attempt
-    monkeypatch.setenv("ORCH_RUNS", str(attempt.path.parent.parent))
-    assert app.run(["show", str(attempt.path)]) == Exit.OK
+    monkeypatch.setenv("ORCH_RUNS", str(attempt.root.parent.parent))
+    assert app.run(["show", str(attempt.root)]) == Exit.OK
     assert capsys.readouterr().out.count("Reference points") == 1
 
 
