@@ -6,6 +6,7 @@ attributes are neutral, the environment is built from nothing, and paths that on
 object to (``GIT~1``, ``a\b``) are allowed, because every name must cross.
 """
 
+import re
 import shutil
 import subprocess
 import tempfile
@@ -62,6 +63,8 @@ _DIFF: Final = (
     "--ignore-submodules=none",
 )
 _IMPORT: Final = ("fast-import", "--quiet", "--done", "--date-format=raw", "--depth=0")
+_BLANK_BEFORE_SLASH: Final = re.compile(rb"^diff --git a/(.* /.*) b/\1$", re.MULTILINE)
+"""Names that git writes unquoted and, where no other line of a file gives them, cannot read."""
 _CHUNK = 1024 * 1024
 _TOLD = 2000
 
@@ -131,6 +134,10 @@ class GitTrees:
         """Write the patch with options that no configuration can bend."""
         with destination.open("wb") as output:
             self._run(*_DIFF, before, after, output=output)
+        patch = destination.read_bytes()
+        quoted, count = _BLANK_BEFORE_SLASH.subn(rb'diff --git "a/\1" "b/\1"', patch)
+        if count:
+            destination.write_bytes(quoted)
 
     def apply(self, base: str, patch: Path) -> str | PatchRefused:
         """Apply to an index alone: no file is written anywhere but in the store.

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.adapters.git_store import GitTreeStore
@@ -74,6 +74,11 @@ def build(root: Path, tree: dict[bytes, tuple[str, bytes, bool]]) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=TREES, after=TREES, keep=st.booleans())
+@example(
+    before={b"b /c": ("file", b"d", False)},
+    after={b" /a": ("file", b"", False), b"b /c": ("file", b"d", True)},
+    keep=True,
+)
 def test_any_edit_of_any_tree_crosses(
     before: dict[bytes, tuple[str, bytes, bool]],
     after: dict[bytes, tuple[str, bytes, bool]],
