@@ -28,6 +28,7 @@ from orchestrator.storage.pack_rules import FOLDER_RULES, files_of, shown_with
 _TASK_FILE = "task.yaml"
 _SAYS_SCHEMA = re.compile(rb"^schema: orch\.task/", re.MULTILINE)
 _MAPPING = re.compile(r"a valid dictionary( or instance of \w+)?")
+_HEX = re.compile(r"String should match pattern '\^\[0-9a-f\]\{(\d+)\}\$'")
 """How pydantic words what a writer of YAML calls otherwise."""
 _MESSAGES = {"extra_forbidden": "unknown key", "missing": "missing key"}
 
@@ -266,6 +267,7 @@ def _model_faults(file: str, document: Document, error: ValidationError) -> Iter
 def _plain(message: str) -> str:
     text = message.removeprefix("Value error, ").replace("Input should be", "must be")
     text = _MAPPING.sub("a mapping of keys", text).replace("a valid tuple", "a list")
+    text = _HEX.sub(r"must be \1 hex digits in lower case", text)
     return text[:1].lower() + text[1:]
 
 

@@ -61,6 +61,15 @@ def test_what_is_no_mapping_is_told_in_words_of_yaml(tmp_path: Path) -> None:
         assert not [fault for fault in faults if "instance" in str(fault)]
 
 
+def test_a_digest_that_is_none_is_told_without_a_pattern(tmp_path: Path) -> None:
+    hub = "source: {hub: {repo: a/b, kind: model, revision: main, files: {x: 0}}}"
+    old = next(line for line in TASK.splitlines() if "source:" in line)
+    text = TASK.replace(old, f"    {hub}", 1)
+    _, faults = examine(make_pack(tmp_path, text))
+    (fault,) = (fault for fault in faults if "revision" in str(fault))
+    assert fault.message == "must be 40 hex digits in lower case"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "where", "message"),
     [
