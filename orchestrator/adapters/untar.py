@@ -19,5 +19,9 @@ def untar(archive: IO[bytes], into: Path) -> None:
 
 
 def _plain(member: tarfile.TarInfo, into: str) -> tarfile.TarInfo | None:
+    if member.islnk():  # a second name of a file: of one of the tar's own
+        target = Path(into, member.linkname).resolve()
+        if not target.is_relative_to(Path(into).resolve()):
+            raise tarfile.LinkOutsideDestinationError(member, str(target))
     plain = member.isreg() or member.isdir() or member.issym() or member.islnk()
     return tarfile.tar_filter(member, into) if plain else None

@@ -211,3 +211,15 @@ def test_nothing_is_written_outside(tmp_path: Path, members: tuple[tarfile.TarIn
     with pytest.raises(tarfile.TarError):
         untar(tar_of(*members), inside)
     assert not list(tmp_path.rglob("out"))
+
+
+@pytest.mark.parametrize("through", [False, True])
+def test_no_file_outside_gets_a_second_name(tmp_path: Path, *, through: bool) -> None:
+    (tmp_path / "secret").write_text("x")
+    inside = tmp_path / "a"
+    inside.mkdir()
+    up = member("w/up", tarfile.SYMTYPE, "../..")
+    named = member("w/out", tarfile.LNKTYPE, "w/up/secret" if through else "../secret")
+    with pytest.raises(tarfile.LinkOutsideDestinationError):
+        untar(tar_of(*([up] if through else []), named), inside)
+    assert (tmp_path / "secret").stat().st_nlink == 1
