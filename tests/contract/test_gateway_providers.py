@@ -372,7 +372,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("act", ENDLESS.values(), ids=ENDLESS)
 def test_a_provider_that_never_ends_gives_its_slot_free(act: Endless, tmp_path: Path) -> None:
-    brief = replace(SOON, attempts=1, head=0.3, failure=0.3, reply=0.3)
+    brief = replace(SOON, attempts=1, head=1.0, failure=0.3, reply=0.3)
     script = MockModels(lambda seen: act if b"endless" in seen.raw else Turn(text="x"))
     with script as models, line(models, tmp_path, concurrency=1, patience=brief) as agent:
         first = agent.post(CHAT_CASE.path, CHAT_CASE.streamed(stop="endless"))
