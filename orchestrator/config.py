@@ -10,6 +10,9 @@ from typing import Any
 
 from orchestrator.errors import UsageError
 
+_SECTIONS = ("gpu", "providers")
+"""What ``orch.toml`` may hold."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -81,18 +84,24 @@ class Settings:
         """Read ``orch.toml``; empty where there is none.
 
         Raises:
-            UsageError: it cannot be read, or is no TOML; the message names the line.
+            UsageError: it cannot be read, is no TOML (the message names the line), or has a
+                section that nobody reads: a misspelt one must not count as none.
         """
         import tomllib  # noqa: PLC0415 - few commands need it
 
+        remedy = "see README, GPUs and Models, or remove the file"
         try:
-            return tomllib.loads(self.file.read_text(encoding="utf-8"))
+            sections = tomllib.loads(self.file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as fault:
+            raise UsageError(f"{self.file}: {fault}", remedy=remedy) from fault
+        for name in sorted(sections.keys() - set(_SECTIONS)):
+            known = " and ".join(f"[{one}]" for one in _SECTIONS)
             raise UsageError(
-                f"{self.file}: {fault}", remedy="see README, GPUs and Models, or remove the file"
-            ) from fault
+                f"{self.file}: [{name}] is no section of it; {known} are", remedy=remedy
+            )
+        return sections
 
     @staticmethod
     def variable(name: str) -> str | None:

@@ -41,6 +41,10 @@ def test_nobody_is_permitted_by_default(tmp_path: Path, text: str | None) -> Non
         ('[gpu]\npermitted = [{executable = "x", memory = 1}]\n', "executable: .*absolute"),
         ('[gpu]\npermitted = [{executable = "/x", memory = "1 flop"}]\n', "memory: .*a size"),
         ("gpu = 3\n", "gpu: "),
+        (
+            "[gpuu]\npermitted = []\n",
+            r"\[gpuu\] is no section of it; \[gpu\] and \[providers\] are",
+        ),
         ("\udcff", "orch.toml: "),
     ],
 )
