@@ -15,6 +15,7 @@ from orchestrator.errors import ContainerLostError
 _CUT_OFF = ExecResult(exit_code=None, output=b"", truncated=False, timed_out=False, seconds=0.0)
 _FIRST_LOOK_S = 0.005
 _LAST_LOOK_S = 0.5
+_LONGEST_LINE = 4 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +115,19 @@ def run(
 
 
 def _read(stream: Stream, output: CappedOutput) -> None:
+    """Take what a command prints; what it says on one stream is no part of a line on the other."""
+    begun: dict[str, bytearray] = {}
     with closing(stream.frames()) as frames:
-        for _, data in frames:
-            output.take(data)
+        for name, data in frames:
+            line = begun.setdefault(name, bytearray())
+            whole, end, rest = data.rpartition(b"\n")
+            line += whole + end
+            if line and (end or len(line) + len(rest) > _LONGEST_LINE):
+                output.take(bytes(line))
+                line.clear()
+            line += rest
+    for rest in filter(None, begun.values()):
+        output.take(bytes(rest))
 
 
 def exit_code(api: DockerApi, exec_id: str, left: Callable[[], float | None]) -> int | None:
