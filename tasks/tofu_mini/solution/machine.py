@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +12,14 @@ from settings import DeepSpeed, Machine, Optimizer, Precision, Training
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+_ALONE = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+"""What a launcher would set for the one process of one."""
 _DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP32: torch.float32}
 
 
@@ -79,12 +88,8 @@ class Zero3:
 
     def __init__(self, model: PreTrainedModel, machine: Machine, training: Training) -> None:
         self._deepspeed = importlib.import_module("deepspeed")
-        self._deepspeed.init_distributed(
-            dist_backend="nccl" if DEVICE.type == "cuda" else "gloo",
-            init_method="tcp://127.0.0.1:29500",
-            rank=0,
-            world_size=1,
-        )
+        os.environ |= _ALONE
+        self._deepspeed.init_distributed("nccl" if DEVICE.type == "cuda" else "gloo")
         optimizer = _optimizer(model, machine, training)
         self.model, self._optimizer, _, _ = self._deepspeed.initialize(
             model=_in_training(model, machine),
