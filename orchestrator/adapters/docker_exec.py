@@ -126,8 +126,8 @@ def _read(stream: Stream, output: CappedOutput) -> None:
                 output.take(bytes(line))
                 line.clear()
             line += rest
-    for rest in filter(None, begun.values()):
-        output.take(bytes(rest))
+    for line in filter(None, begun.values()):
+        output.take(bytes(line))
 
 
 def exit_code(api: DockerApi, exec_id: str, left: Callable[[], float | None]) -> int | None:
