@@ -191,8 +191,8 @@ def test_a_verifier_that_would_be_built_needs_an_image(shelf: Shelf) -> None:
         ('network_mode = "no-network"\nenv', 'network_mode = "public"\nenv', "= 'public'"),
         (
             'network_mode = "no-network"\nenv',
-            'network_mode = "allowlist"\nallowed_hosts = ["pypi.org"]\nenv',
-            "environment.allowed_hosts = ['pypi.org']: containers of orch have no network",
+            'network_mode = "allowlist"\nallowed_hosts = ["packages.example"]\nenv',
+            "environment.allowed_hosts = ['packages.example']: containers of orch have no network",
         ),
         ("timeout_sec = 600.0\n", "", "agent.timeout_sec: is missing, and orch gives no container"),
         ("timeout_sec = 600.0", 'timeout_sec = 600.0\nuser = "root"', "agent.user = 'root'"),
