@@ -11,10 +11,9 @@ from unittest.mock import patch
 import pytest
 
 from orchestrator.config import bundled
-from orchestrator.domain.image import image_reference
-from orchestrator.errors import UsageError
 from tests.e2e.rig import Done, Rig, events, final, last, snapshot
 from tests.e2e.test_models import mock
+from tests.large_images import require_image
 from tests.mock_models.turns import Seen, Turn
 
 SCRIPTS = Path(__file__).parents[1] / "data/audit_scripts/seen"
@@ -89,11 +88,7 @@ class Model:
 
 @pytest.fixture
 def pack(rig: Rig) -> Path:
-    with rig.context() as ctx:
-        try:
-            ctx.engine.image(image_reference("torch-cpu"))
-        except UsageError as absent:
-            pytest.skip(f"{absent} ({absent.remedy})")
+    require_image("torch-cpu")
     place = rig.root / "pack"
     shutil.copytree(bundled("tasks") / "unlearning_security_audit", place)
     done = rig.call("task", "prepare", place)

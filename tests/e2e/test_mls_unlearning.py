@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.config import bundled
-from orchestrator.domain.image import image_reference
-from orchestrator.errors import UsageError
 from tests.e2e.rig import Rig, events, final, last
+from tests.large_images import require_image
 
 SEEDS = ("42", "123", "456")
 
@@ -18,12 +17,7 @@ SEEDS = ("42", "123", "456")
 @pytest.fixture
 def pack(rig: Rig) -> Path:
     """The task on digits, trained for no longer than it takes to see that it is."""
-    with rig.context() as ctx:
-        for name in ("torch-cpu", "prepare-sklearn"):
-            try:
-                ctx.engine.image(image_reference(name))
-            except UsageError as absent:
-                pytest.skip(f"{absent} ({absent.remedy})")
+    require_image("torch-cpu")
     place = rig.root / "pack"
     shutil.copytree(bundled("tasks") / "mls_unlearning", place)
     task = place / "task.yaml"

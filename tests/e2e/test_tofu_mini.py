@@ -9,13 +9,13 @@ import docker
 import pytest
 from docker.models.containers import Container
 
-from orchestrator.adapters.image_builder import ImageBuilder
 from orchestrator.config import Settings, bundled
 from orchestrator.domain.image import image_reference
 from orchestrator.storage.assets import AssetStore
 from orchestrator.storage.pack import load_pack
 from receipts.verify import verify
 from tests.e2e.rig import Rig, final, last
+from tests.large_images import require_image
 
 CHECKS = Path(__file__).parents[1] / "integration/tofu_checks.py"
 
@@ -26,10 +26,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Rig:
 
     Its copy of the pack asks for one checkpoint, for each costs two containers that load torch.
     """
-    settings = Settings.from_environment()
-    builder = ImageBuilder(settings.engine_address, bundled("containers"), settings.wheels)
-    builder.build(["hf-cpu"], lambda _: None)
-    builder.close()
+    require_image("hf-cpu")
     rig = Rig(tmp_path_factory.mktemp("tofu"))
     shutil.copytree(bundled("tasks") / "tofu_mini", rig.root / "pack")
     task = rig.root / "pack/task.yaml"

@@ -8,9 +8,8 @@ from typing import Any
 import docker
 import pytest
 
-from orchestrator.adapters.image_builder import ImageBuilder
 from orchestrator.config import Settings, bundled
-from orchestrator.domain.image import image_reference
+from tests.large_images import require_image
 
 pytestmark = pytest.mark.docker
 
@@ -22,12 +21,10 @@ VALID = ""
 @pytest.fixture(scope="module")
 def verdicts() -> Mapping[str, Any]:
     """One container for all: importing is what takes the time."""
-    builder = ImageBuilder(SETTINGS.engine_address, bundled("containers"), SETTINGS.wheels)
-    builder.build(["hf-cpu"], lambda _: None)
-    builder.close()
+    image = require_image("hf-cpu")
     client = docker.DockerClient(base_url=SETTINGS.engine_address)
     answer = client.containers.run(
-        image_reference("hf-cpu"),
+        image,
         ["python3", "/cases.py"],
         network_mode="none",
         read_only=True,
