@@ -1,4 +1,4 @@
-"""What the TOFU packs' torch code must do; runs in the image hf-cpu, see test_tofu_tasks.py.
+"""What the TOFU packs' torch code must do; runs in the image hf-cpu, see test_tofu_mini.py.
 
 ``tofu_checks.py PACK ASSETS SCRATCH`` runs every ``check_`` function and prints a line of JSON for
 each: its name, and what was wrong with it.
