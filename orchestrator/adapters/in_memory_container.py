@@ -145,11 +145,7 @@ class InMemoryContainer(Container):
     """One container of an ``InMemoryEngine``; the engine's condition guards all it changes."""
 
     def __init__(
-        self,
-        world: World,
-        container_id: str,
-        spec: ContainerSpec,
-        files: Mapping[str, bytes],
+        self, world: World, container_id: str, spec: ContainerSpec, files: Mapping[str, bytes]
     ) -> None:
         self._world = world
         self._changed = world.changed

@@ -95,28 +95,6 @@ def attempt_of(folder: RunFolder) -> AttemptFolder:
     return folder.attempt if isinstance(folder, ReplayFolder) else folder
 
 
-def replay_of(folder: RunFolder) -> ReplayFolder:
-    """Go to the replay that is meant: itself, a scoring's own, or an attempt's only one.
-
-    Raises:
-        UsageError: the attempt has none, or several.
-    """
-    if isinstance(folder, ScoringFolder):
-        return folder.replay
-    if isinstance(folder, ReplayFolder):
-        return folder
-    replays = folder.replays()
-    if len(replays) == 1:
-        return replays[0]
-    name = path_id(folder)
-    if not replays:
-        raise UsageError(f"{name} has no replay", remedy=f"run: orch replay {name}")
-    raise UsageError(
-        f"{name} has {len(replays)} replays",
-        remedy=f"name one of: {_listing([path_id(replay) for replay in replays])}",
-    )
-
-
 def _by_folder(path: Path) -> RunFolder | None:
     """Take ``path`` as a folder on disk, when it is one that a run lives in."""
     try:

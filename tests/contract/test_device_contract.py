@@ -284,7 +284,8 @@ def test_many_devices_with_many_processes_are_told_whole(bare: Host) -> None:
     assert bare.probe.sample("GPU-15").processes == crowd
 
 
-def test_closing_twice_is_fine(host: Host) -> None:
-    host.probe.devices()
+def test_closing_twice_is_fine_and_asking_again_opens_it(host: Host) -> None:
+    before = listed(host)
     host.probe.close()
     host.probe.close()
+    assert listed(host) == before

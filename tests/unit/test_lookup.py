@@ -91,15 +91,8 @@ def test_a_run_without_a_readable_plan_is_found_by_its_journal(sample: SampleRun
     assert lookup.resolve(sample.runs, known[:6]) == folder
 
 
-def test_going_up_and_down(sample: SampleRuns) -> None:
+def test_going_up(sample: SampleRuns) -> None:
     attempt = lookup.resolve(sample.runs, "attempt-001")
     scoring = lookup.resolve(sample.runs, "attempt-001/replay-001/score-001")
     replay = lookup.resolve(sample.runs, "attempt-001/replay-001")
     assert {lookup.attempt_of(folder) for folder in (attempt, replay, scoring)} == {attempt}
-    assert {lookup.replay_of(folder) for folder in (attempt, replay, scoring)} == {replay}
-    with pytest.raises(UsageError, match="has no replay"):
-        lookup.replay_of(lookup.resolve(sample.runs, "attempt-002"))
-    assert isinstance(attempt, AttemptFolder)
-    sample.replayed(attempt, number=2)
-    with pytest.raises(UsageError, match="has 2 replays"):
-        lookup.replay_of(attempt)
