@@ -5,7 +5,7 @@ got something wrong::
 
     OrchError
     |-- UsageError                64   the command line asks for something that cannot be done
-    |-- TaskPackError             65   a task pack, a patch or a record is faulty
+    |-- TaskPackError             65   a task pack, a recipe, a patch or a record is faulty
     |-- EngineUnavailableError    69   no container engine answers
     |-- InfrastructureError       75   the machine failed; the same command may be tried again
     |   |-- GateRefusedError           a gate check or a reservation said no
@@ -59,7 +59,7 @@ class UsageError(OrchError):
 
 
 class TaskPackError(OrchError):
-    """A task pack, a patch or a stored record is faulty; the message carries file and line."""
+    """A task pack, an image's recipe, a patch or a record is faulty; the message says where."""
 
     exit_code = Exit.TASK_PACK
 

@@ -26,7 +26,12 @@ from requests.exceptions import RequestException
 from orchestrator.adapters.docker_api import DEFAULT_ADDRESS
 from orchestrator.adapters.engine_process import START_REMEDY, incarnation_of
 from orchestrator.domain.image import BUILD_LABEL, RECIPE_LABEL, ROOTFS_LABEL, image_reference
-from orchestrator.errors import EngineUnavailableError, InfrastructureError, UsageError
+from orchestrator.errors import (
+    EngineUnavailableError,
+    InfrastructureError,
+    TaskPackError,
+    UsageError,
+)
 
 _MMDEBSTRAP = "mmdebstrap:bookworm"
 _ROOTFS = "orch/rootfs:1"
@@ -176,6 +181,7 @@ class ImageBuilder:
 
         Raises:
             UsageError: a name is unknown, or mmdebstrap is not installed.
+            TaskPackError: a recipe does not build, with all that it needs at hand.
             InfrastructureError: a download, mmdebstrap or the engine failed.
         """
         usual = [recipe.name for recipe in self._recipes.values() if not recipe.by_name]
@@ -267,14 +273,19 @@ class ImageBuilder:
     ) -> None:
         said: list[str] = []
         fault = ""
-        for answer in answers:  # to its end, so that the connection is given back
-            fault = fault or answer.get("error", "").strip()
-            for line in answer.get("stream", "").splitlines():
-                if line.strip():
-                    said.append(line.rstrip())
-                    progress(f"{recipe.reference}: {line.rstrip()}")
+        try:
+            for answer in answers:  # to its end, so that the connection is given back
+                fault = fault or answer.get("error", "").strip()
+                for line in answer.get("stream", "").splitlines():
+                    if line.strip():
+                        said.append(line.rstrip())
+                        progress(f"{recipe.reference}: {line.rstrip()}")
+        except APIError as error:
+            if not error.is_client_error():
+                raise
+            fault = str(error.explanation)  # the recipe cannot even be read
         if fault:
-            raise InfrastructureError(
+            raise TaskPackError(
                 "\n".join((f"{recipe.reference} did not build: {fault}", *said[-10:])),
                 remedy=f"mend {recipe.folder}, then: orch images build {recipe.name}",
             )

@@ -13,7 +13,12 @@ from orchestrator.adapters.docker_engine import DockerEngine
 from orchestrator.adapters.image_builder import ImageBuilder, ImageState, read_recipes
 from orchestrator.config import Settings, bundled
 from orchestrator.domain.image import image_reference
-from orchestrator.errors import EngineUnavailableError, InfrastructureError, UsageError
+from orchestrator.errors import (
+    EngineUnavailableError,
+    InfrastructureError,
+    TaskPackError,
+    UsageError,
+)
 from tests.large_images import require_image
 
 pytestmark = pytest.mark.docker
@@ -172,7 +177,7 @@ def test_a_build_has_no_network_and_a_failure_shows_its_last_lines(
     (folder / "Dockerfile").write_text(
         "FROM orch/debian:1\nRUN ls /sys/class/net; echo last words; false\n"
     )
-    with pytest.raises(InfrastructureError, match=r"\nlo\nlast words") as raised:
+    with pytest.raises(TaskPackError, match=r"\nlo\nlast words") as raised:
         builder.build([name], lambda _: None)
     assert name in raised.value.remedy
 
@@ -187,8 +192,22 @@ def test_a_wheel_that_is_not_the_locked_one_is_refused(
     house = tmp_path / "wheels" / hashlib.sha256(lock.encode()).hexdigest()[:16]
     house.mkdir(parents=True)
     (house / "example-1.0-py3-none-any.whl").write_bytes(b"something else")
-    with pytest.raises(InfrastructureError, match="DO NOT MATCH THE HASHES"):
+    with pytest.raises(TaskPackError, match="DO NOT MATCH THE HASHES"):
         builder.build([name], lambda _: None)
+
+
+def test_a_recipe_that_cannot_be_read_is_at_fault_and_wheels_that_cannot_be_had_are_not(
+    scratch_builder: tuple[ImageBuilder, str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder, name, folder = scratch_builder
+    (folder / "Dockerfile").write_text("FROM orch/debian:1\nWALK 1\n")
+    with pytest.raises(TaskPackError, match=f"orch/{name}:1 did not build.*WALK"):
+        builder.build([name], lambda _: None)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    (folder / "requirements.lock").write_text(f"example==1.0 --hash=sha256:{'0' * 64}\n")
+    with pytest.raises(InfrastructureError, match="No matching distribution") as raised:
+        builder.build([name], lambda _: None)
+    assert "pip must find them" in raised.value.remedy
 
 
 def test_an_unknown_recipe_and_an_absent_tool_say_what_to_do(

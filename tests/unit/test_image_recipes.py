@@ -143,3 +143,19 @@ def test_a_lock_pins_every_release_by_hash_and_names_no_host(lock: Path) -> None
 
 def test_there_are_locks_to_check() -> None:
     assert len(LOCKS) >= 8
+
+
+@pytest.mark.parametrize(("ends", "holds"), [(0, True), (75, True), (65, False), (70, False)])
+def test_make_does_without_an_image_only_where_its_wheels_cannot_be_had(
+    tmp_path: Path, ends: int, *, holds: bool
+) -> None:
+    fakes = {"orch": f'[ "$3" != hf-cpu ] || exit {ends}', "pytest": "echo tested"}
+    for name, ending in fakes.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{ending}\n")
+        (tmp_path / name).chmod(0o755)
+    argv = ["make", "--old-file=check", "everything", f"BIN={tmp_path}"]
+    made = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (made.returncode == 0) is holds, made.stdout + made.stderr
+    said = made.stdout.splitlines()
+    assert ("tested" in said) is holds
+    assert ("its wheels cannot be had; tests that need it are skipped" in said) is (ends == 75)
