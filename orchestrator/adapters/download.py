@@ -2,7 +2,9 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, Self, TypeVar
@@ -17,6 +19,7 @@ from orchestrator.errors import (
     AssetMismatchError,
     InfrastructureError,
     OrchError,
+    StorageFullError,
     TaskPackError,
     UsageError,
 )
@@ -27,6 +30,9 @@ T = TypeVar("T")
 _BLOCK = 1024**2
 _LARGE = 64 * 1024**2
 """Bytes from which on every tenth of a file is worth a line."""
+_PROGRESS = 64 * 1024
+"""Bytes that a broken connection must have brought, or it counts as a try in vain."""
+_REDIRECTS = 20
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _PARTIAL, _PAST_THE_END = 206, 416
 _START = re.compile(r"bytes ([0-9]{1,18})-")
@@ -35,7 +41,7 @@ _AGAIN = "connect this host, or wait; the same command goes on where this one st
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How a server that does not answer is met: tries without a new byte, and seconds between."""
+    """How a server that does not answer is met: tries almost in vain, and seconds between."""
 
     tries: int = 5
     first: float = 1.0
@@ -54,6 +60,10 @@ class Located:
 
 class PassingError(Exception):
     """A server did not answer, or not now: worth another try."""
+
+
+class _MisledError(Exception):
+    """A server sent us on to nowhere: the next try would be sent there as well."""
 
 
 Locate = Callable[[HubAddress], Located]
@@ -92,6 +102,11 @@ class _Errand:
                 self._receive(place)
         except httpx.InvalidURL as error:
             raise TaskPackError(f"{self.wanted.origin} is no address: {error}") from error
+        except _MisledError as error:
+            raise InfrastructureError(
+                f"{_host(self.wanted)}: its server sends who asks for {self.wanted.name} {error}",
+                remedy="name another address in task.yaml, or tell who runs that server",
+            ) from error
         except (PassingError, httpx.RequestError) as error:
             raise InfrastructureError(
                 f"{_host(self.wanted)} cannot be reached to fetch {self.wanted.name} "
@@ -124,9 +139,9 @@ class _Errand:
             self._take_all(place)
 
     def _take_all(self, place: Located) -> None:
-        """Take bytes until there are no more; only tries that brought none count."""
+        """Take bytes until there are no more; only tries that brought few count."""
         silence = self.fetcher.patience.silence
-        with httpx.Client(follow_redirects=True, timeout=silence) as client:
+        with httpx.Client(timeout=silence) as client:
             while not self._patiently(
                 lambda: _take(client, self.wanted, place, self.file, self.say)
             ):
@@ -164,6 +179,7 @@ class _Part:
         self._file.seek(0)
         while block := self._file.read(_BLOCK):
             self._count(block)
+        self.limit = self.size + self.room() // 2
 
     def __enter__(self) -> Self:
         return self
@@ -174,6 +190,9 @@ class _Part:
     @property
     def sha256(self) -> str:
         return self._digest.hexdigest()
+
+    def room(self) -> int:
+        return shutil.disk_usage(self._path.parent).free
 
     def append(self, block: bytes) -> None:
         rest = memoryview(block)
@@ -198,10 +217,10 @@ class _Part:
 def _take(
     client: httpx.Client, wanted: Wanted, place: Located, file: _Part, say: Callable[[str], None]
 ) -> bool:
-    """Ask for what is missing and write what comes; False if it broke off with something new.
+    """Ask for what is missing and write what comes; False if it broke off well ahead.
 
     Raises:
-        PassingError: nothing new came.
+        PassingError: nothing new came, or next to nothing.
         RequestError: as well.
         OrchError: this server will not send it.
     """
@@ -210,7 +229,7 @@ def _take(
     if before:
         headers["range"] = f"bytes={before}-"
     try:
-        with client.stream("GET", place.url, headers=headers) as response:
+        with _answer(client, client.build_request("GET", place.url, headers=headers)) as response:
             if response.status_code == _PAST_THE_END and before:
                 file.resumed = True
                 return True
@@ -218,10 +237,28 @@ def _take(
                 raise _refusal(wanted, response.status_code)
             _write(response, wanted, file, say)
     except httpx.RequestError:
-        if file.size <= before:
+        if file.size < before + _PROGRESS:
             raise
         return False
     return True
+
+
+@contextmanager
+def _answer(client: httpx.Client, request: httpx.Request) -> Iterator[httpx.Response]:
+    """Ask, and follow redirects without reading the pages that come with them."""
+    for _ in range(_REDIRECTS):
+        try:
+            response = client.send(request, stream=True)
+        except httpx.UnsupportedProtocol as error:
+            raise _MisledError("on to what is no web address") from error
+        try:
+            if response.next_request is None:
+                yield response
+                return
+        finally:
+            response.close()
+        request = response.next_request
+    raise _MisledError(f"on more than {_REDIRECTS} times")
 
 
 def _write(
@@ -236,6 +273,12 @@ def _write(
         file.empty()
     missing = int(response.headers.get("content-length") or 0)
     size = file.size + missing
+    if missing > (room := file.room()):
+        raise StorageFullError(
+            f"{wanted.name} from {_host(wanted)}: {missing} bytes are to come, {room} are free",
+            remedy="free space where ORCH_ASSETS lies; the same command goes on from here",
+        )
+    limit = size if missing else file.limit
     kept = f", {file.size} are here" if file.size else ""
     say(
         f"fetching {wanted.name} from {_host(wanted)}"
@@ -244,6 +287,14 @@ def _write(
     told = file.size * 10 // size if missing else 0
     for block in response.iter_raw():
         file.append(block)
+        if file.size > limit:
+            file.remove()
+            told_size = "that size" if missing else "no size, and this is half of what was free"
+            raise InfrastructureError(
+                f"{wanted.name} from {_host(wanted)}: more than {limit} bytes came; "
+                f"its server told {told_size}",
+                remedy="free space where ORCH_ASSETS lies, or name another address in task.yaml",
+            )
         if size >= _LARGE and (tenth := file.size * 10 // size) > told:
             told = tenth
             say(f"{wanted.name}: {10 * tenth} %")

@@ -27,6 +27,7 @@ class Published:
         headers: beside the usual ones.
         cut: after how many bytes each answer in turn breaks off; None is a whole one.
         ranges: whether a part may be asked for.
+        chunked: whether it comes in chunks, whose sizes the usual headers do not tell.
         begins: where a part that is asked for is said to begin, if not where it does.
     """
 
@@ -36,6 +37,7 @@ class Published:
     cut: list[int | None] = field(default_factory=list)
     ranges: bool = True
     begins: str | None = None
+    chunked: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,12 +98,15 @@ class _Handler(BaseHTTPRequestHandler):
             end = len(file.body)
             shown = file.begins or start
             self.send_header("Content-Range", f"bytes {shown}-{end - 1}/{end}")
-        headers = {"Content-Length": str(len(body)), **file.headers}
+        length = {"Content-Length": str(len(body))}
+        headers = {**({"Transfer-Encoding": "chunked"} if file.chunked else length), **file.headers}
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "HEAD" or not body:
             return
+        if file.chunked:
+            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
         cut = file.cut.pop(0) if file.cut else None
         self.wfile.write(body if cut is None else body[:cut])
         self.close_connection = cut is not None

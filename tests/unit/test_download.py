@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -71,11 +72,13 @@ def test_a_connection_that_breaks_off_is_taken_up_where_it_ended(errand: Errand)
     assert errand.site.ranges() == [None, "bytes=1000-", "bytes=71000-", "bytes=71001-"]
 
 
-def test_a_server_that_gives_nothing_new_is_left_and_what_came_is_kept(errand: Errand) -> None:
-    errand.file.cut = [1000, 0, 0, 0]
+def test_a_server_that_gives_next_to_nothing_is_left_and_what_came_is_kept(
+    errand: Errand,
+) -> None:
+    errand.file.cut = [1000 - 2, 1, 1, 0]
     with pytest.raises(InfrastructureError) as refused:
         errand.run()
-    assert len(errand.site.requests) == 4
+    assert len(errand.site.requests) == HASTY.tries
     assert "127.0.0.1 cannot be reached to fetch rows/a.gz" in str(refused.value)
     assert "1000 bytes of it are kept" in str(refused.value)
     assert "goes on where this one stopped" in refused.value.remedy
@@ -187,8 +190,72 @@ def test_a_redirect_is_followed_and_its_signature_never_shown(errand: Errand) ->
 
 def test_a_circle_of_redirects_ends(errand: Errand) -> None:
     errand.site.files["old"] = Published(status=[302], headers={"Location": errand.site.url("old")})
-    with pytest.raises(InfrastructureError, match="TooManyRedirects"):
+    with pytest.raises(InfrastructureError, match=r"a.gz on more than 20 times") as refused:
         errand.run(url=errand.site.url("old"))
+    assert len(errand.site.requests) == 20
+    assert "task.yaml" in refused.value.remedy
+
+
+@pytest.mark.parametrize("address", ["ftp://127.0.0.1/a.gz", "file:///etc/passwd"])
+def test_a_redirect_to_no_web_address_is_final(errand: Errand, address: str) -> None:
+    errand.site.files["old"] = Published(status=[302], headers={"Location": address})
+    with pytest.raises(InfrastructureError, match=r"127.0.0.1: .*a.gz on to what is no web addr"):
+        errand.run(url=errand.site.url("old"))
+    assert len(errand.site.requests) == 1
+
+
+def test_a_page_that_comes_with_a_redirect_is_not_read(errand: Errand) -> None:
+    """It promises more than it sends: who reads it to its end never comes on."""
+    headers = {"Location": errand.site.url("a.gz"), "Content-Length": "1000000"}
+    errand.site.files["old"] = Published(status=[302], headers=headers)
+    errand.run(url=errand.site.url("old"))
+    assert errand.part.read_bytes() == BODY
+
+
+def free(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """Let every file system have this much room left."""
+    monkeypatch.setattr(
+        "orchestrator.adapters.download.shutil.disk_usage", lambda _: Mock(free=room)
+    )
+
+
+def test_a_file_larger_than_the_disk_is_not_begun(
+    errand: Errand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errand.part.write_bytes(BODY[:1000])
+    free(monkeypatch, len(BODY) - 1001)
+    with pytest.raises(StorageFullError, match=r"255000 bytes are to come, 254999 are free"):
+        errand.run()
+    assert errand.part.read_bytes() == BODY[:1000]
+    free(monkeypatch, len(BODY) - 1000)
+    errand.run()
+    assert errand.part.read_bytes() == BODY
+
+
+def test_a_body_without_a_size_takes_half_of_the_room_at_most(
+    errand: Errand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errand.file.chunked = True
+    free(monkeypatch, 2 * len(BODY) - 2)
+    with pytest.raises(
+        InfrastructureError, match=r"more than 255999 bytes came; .* half of what was"
+    ):
+        errand.run()
+    assert len(errand.site.requests) == 1
+    assert not errand.part.exists()
+    free(monkeypatch, 2 * len(BODY))
+    errand.run()
+    assert errand.part.read_bytes() == BODY
+
+
+def test_a_body_longer_than_its_server_said_is_not_taken(errand: Errand) -> None:
+    errand.file.chunked = True
+    errand.file.headers["Content-Length"] = str(len(BODY) - 1)
+    with pytest.raises(
+        InfrastructureError, match="more than 255999 bytes came; its server told that"
+    ):
+        errand.run()
+    assert not errand.part.exists()
 
 
 def test_nobody_listening_is_the_machines_trouble(errand: Errand) -> None:
