@@ -11,6 +11,7 @@ from orchestrator.adapters.background import in_background
 from orchestrator.adapters.cgroup import UNREADABLE, ContainerGroup, group_of
 from orchestrator.adapters.docker_api import ConflictError, DockerApi
 from orchestrator.adapters.docker_exec import CappedOutput, Command, run
+from orchestrator.adapters.docker_obstacle import REMOVAL, obstacle
 from orchestrator.adapters.docker_terminal import join_terminal
 from orchestrator.adapters.docker_watch import Watch, inspect
 from orchestrator.domain.container import (
@@ -27,7 +28,6 @@ from orchestrator.errors import (
 )
 from orchestrator.ports import Container, ContainerProcess, ContainerUse, LogSink, MemoryUse
 
-REMOVAL = {"force": "1", "v": "1"}  # also when it runs, and with its volumes
 _PAUSE_TRIES = 3
 _CHANGES = 1000
 
@@ -65,6 +65,16 @@ class DockerContainer(Container):
 
     @override
     def start(self, sink: LogSink) -> None:
+        try:
+            self._start(sink)
+        except InfrastructureError as refusal:
+            if isinstance(refusal, ContainerLostError) or not (
+                what := obstacle(self._api, self._id)
+            ):
+                raise
+            raise InfrastructureError(what, remedy="mend the image, or name another") from refusal
+
+    def _start(self, sink: LogSink) -> None:
         watch = self._new_watch(sink, ContainerStatus.CREATED, self._api.incarnation())
         self._find_group_early()  # where to attach is to make the first process, it is known now
         try:

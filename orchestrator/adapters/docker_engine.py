@@ -3,7 +3,7 @@
 import hashlib
 import tarfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import IO, Any
@@ -13,8 +13,9 @@ import rfc8785
 from typing_extensions import override
 
 from orchestrator.adapters.docker_api import DockerApi
-from orchestrator.adapters.docker_container import REMOVAL, DockerContainer
+from orchestrator.adapters.docker_container import DockerContainer
 from orchestrator.adapters.docker_gpus import device_claim
+from orchestrator.adapters.docker_obstacle import never_started
 from orchestrator.adapters.docker_spec import create_body
 from orchestrator.adapters.untar import untar
 from orchestrator.domain.container import (
@@ -150,17 +151,8 @@ class DockerEngine(ContainerEngine):
                 remedy="name an image that brings it as one, not as a link",
             )
 
-    @contextmanager
-    def _never_started(self, reference: str) -> Iterator[str]:
-        """Make a container to look into, and remove it; yields its path in the engine's API."""
-        identity = self._inspect_image(reference)
-        body = {"Image": identity["Id"], "Cmd": ["true"], "HostConfig": {"NetworkMode": "none"}}
-        made = self._api.call("POST", "/containers/create", body=body)
-        path = f"/containers/{made['Id']}"
-        try:
-            yield path
-        finally:
-            self._api.call("DELETE", path, query=REMOVAL)
+    def _never_started(self, reference: str) -> AbstractContextManager[str]:
+        return never_started(self._api, self._inspect_image(reference)["Id"])
 
     @override
     def create(self, spec: ContainerSpec) -> Container:

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.adapters import docker_api
 from orchestrator.adapters.docker_engine import DockerEngine
 from orchestrator.adapters.engine_process import incarnation_of
-from orchestrator.domain.container import ContainerEnd, Limits
+from orchestrator.domain.container import ContainerEnd, Limits, Mount
 from orchestrator.errors import ContainerLostError, EngineUnavailableError, InfrastructureError
 from orchestrator.ports import Container
 from tests.contract.breaking_proxy import BreakingProxy
@@ -472,3 +472,25 @@ def read_until(descriptor: int, text: bytes) -> None:
         readable, _, _ = select.select([descriptor], [], [], LONG)
         assert readable, heard
         heard += os.read(descriptor, 4096)
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("/usr/share", "has a folder at /usr/share, where orch needs a file"),
+        ("/etc/debian_version/x", "has a file at /etc/debian_version, where orch needs a folder"),
+    ],
+)
+def test_an_image_that_is_in_the_way_of_a_mount_is_said_plainly(
+    real_rig: Rig, tmp_path: Path, target: str, said: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    fine = Mount(tmp_path / "folder", "/nowhere/before")
+    container = real_rig.create("true", mounts=(fine, Mount(tmp_path / "file", target)))
+    before = real_rig.engine.find({})
+    with pytest.raises(InfrastructureError) as refused:
+        container.start(Recorder())
+    assert str(refused.value).endswith(f"{real_rig.image} {said}")
+    assert "image" in refused.value.remedy
+    assert len(real_rig.engine.find({})) == len(before)
