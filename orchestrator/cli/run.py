@@ -94,7 +94,7 @@ def explore(
     fail_on_behavior: FailOnBehavior = False,
 ) -> Exit:
     """Let an agent work on a task until it submits, gives up, or its time is over."""
-    with working(context, dry_run=dry_run, asked=asked(gpu, wait)) as ctx:
+    with working(context, dry_run=dry_run, asked=asked(context, gpu, wait)) as ctx:
         pack, plan = jobs.plan_explore(
             ctx, task, agent=agent, model=model, effort=effort, official=official
         )
@@ -123,7 +123,7 @@ def replay(
     fail_on_behavior: FailOnBehavior = False,
 ) -> Exit:
     """Run an attempt's candidate formally, then score it."""
-    wanted = asked(gpu, wait)
+    wanted = asked(context, gpu, wait)
     with working(context, dry_run=dry_run, replaying=attempt, asked=wanted) as ctx:
         found = lookup.resolve(ctx.runs, attempt)
         if not isinstance(found, AttemptFolder):
@@ -171,7 +171,7 @@ def score(
     fail_on_behavior: FailOnBehavior = False,
 ) -> Exit:
     """Score a replay once more, or checkpoints that exist already."""
-    with working(context, asked=asked(gpu, wait)) as ctx:
+    with working(context, asked=asked(context, gpu, wait)) as ctx:
         if checkpoint:
             entered = jobs.score_checkpoints(
                 ctx,
@@ -232,14 +232,16 @@ def _preview(document: Mapping[str, Any], *, json: bool) -> Exit:
     return Exit.OK
 
 
-def asked(gpu: str, wait: str) -> Asked:
-    """Read ``--gpu`` and ``--wait``.
+def asked(context: typer.Context, gpu: str, wait: str) -> Asked:
+    """Read ``--gpu`` and ``--wait``; the former's variable may be there for other tasks.
 
     Raises:
         UsageError: the latter is no duration.
     """
+    source = context.get_parameter_source("gpu")
+    typed = gpu != "auto" and source is not None and source.name == "COMMANDLINE"
     try:
-        return Asked(gpu, seconds(wait))
+        return Asked(gpu, seconds(wait), typed=typed)
     except ValueError as wrong:
         raise UsageError(f"--wait: {wrong}", remedy="--wait 30m") from wrong
 

@@ -117,7 +117,7 @@ def baseline(
     from orchestrator.pipeline.baseline import measure  # noqa: PLC0415
 
     before = load_pack(task)
-    with working(context, asked=asked(gpu, wait)) as ctx:
+    with working(context, asked=asked(context, gpu, wait)) as ctx:
         points = [one.point for one in measure(ctx, task, official=official)]
     after = load_pack(task)
     if json:

@@ -71,10 +71,12 @@ class Asked:
     Attributes:
         gpu: ``auto``, or devices by UUID or by index as listed, with commas between.
         wait: how long to wait for what somebody else has, in seconds.
+        typed: whether ``gpu`` was said of this very run, not of all that a shell or a queue runs.
     """
 
     gpu: str = "auto"
     wait: float = 0.0
+    typed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.domain.attempt import SubmissionOrigin
 from orchestrator.domain.records import Submission
-from orchestrator.errors import InfrastructureError, TaskPackError
+from orchestrator.errors import InfrastructureError, TaskPackError, UsageError
 from orchestrator.evidence.apply import Applied, InvalidPatch, PatchDiffers, apply
 from orchestrator.evidence.context import Context, Outcome, save
 from orchestrator.evidence.taking import captured
@@ -61,12 +61,15 @@ def judge_patch(ctx: Context, pack: Pack, patch: Path) -> JudgedPatch:
     """Judge a patch that somebody hands in, before anything is registered for it.
 
     Raises:
-        TaskPackError: it is not readable, does not apply whole, or breaks the task's policy.
+        UsageError: there is no such file, or it cannot be read.
+        TaskPackError: it is no patch, does not apply whole, or breaks the task's policy.
     """
     try:
         data = read_bytes(patch, max_bytes=MAX_ENTERED)
     except OSError as failure:
-        raise TaskPackError(f"{patch}: {failure.strerror}") from failure
+        raise UsageError(
+            f"{patch} cannot be read: {failure.strerror}", remedy="orch submit-patch TASK FILE"
+        ) from failure
     sha256 = "sha256:" + hashlib.sha256(data).hexdigest()
     with tempfile.TemporaryDirectory(prefix="orch-entry-") as scratch:
         target = Path(scratch) / "tree"

@@ -14,12 +14,15 @@ def plan_gpus(ctx: Context, task: TaskSpec, phases: tuple[Phase, ...]) -> GpuPla
     What the operator asked for by index is a UUID from here on.
 
     Raises:
-        UsageError: the operator asked for other devices, or another number of them, than can be.
+        UsageError: the operator asked for other devices, or another number of them, than can be,
+            or named some for this very run, which gets none in any phase.
         DeviceUnreadableError: an index was given, and the driver does not answer.
     """
     counts = {phase: task.resources(phase).gpus for phase in phases}
     most = max(counts.values(), default=0)
     if not most:
+        if ctx.asked.typed and not any(task.resources(phase).gpus for phase in Phase):
+            raise UsageError(f"--gpu: {task.name} asks for no GPU", remedy="leave --gpu out")
         return None
     asked = _resolved(ctx, ctx.asked.gpu)
     if asked and len(asked) != most:

@@ -56,6 +56,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
         (("score", "PACK", "--checkpoint", "7=/nope"), ("/nope is not a folder", "7800=")),
         (("replay", "ATTEMPT", "--repeats", "0"), ("--repeats", "--help")),
         (("replay", "ATTEMPT", "--through", "moon"), ("--through", "--help")),
+        (("explore", "PACK", "--gpu", "9"), ("--gpu: tiny asks for no GPU", "leave --gpu out")),
+        (("submit-patch", "PACK", "/nope"), ("/nope cannot be read: No such file", "FILE")),
         (("explroe", "PACK"), ("explroe", "--help")),
     ],
 )
@@ -67,6 +69,11 @@ def test_what_cannot_be_done_is_refused(
     filled = [w.replace("ATTEMPT", str(bench.attempt)) for w in filled]
     _refused(bench.rig.orch(*filled), 64, *said)
     assert snapshot(bench.rig.runs) == before
+
+
+def test_a_shell_may_name_a_gpu_for_the_tasks_that_ask_for_one(bench: Bench) -> None:
+    shell = Rig(bench.rig.root, {**bench.rig.variables, "ORCH_GPU": "9"})
+    assert shell.orch("explore", bench.pack, "--dry-run").code == 0
 
 
 def test_an_ambiguous_id_names_what_it_may_mean(bench: Bench, tmp_path: Path) -> None:

@@ -477,6 +477,16 @@ def test_the_operators_choice_becomes_uuids_at_once(bench: Bench) -> None:
             plan_gpus(bench.context, task, phases)
 
 
+def test_a_gpu_named_for_a_task_that_asks_for_none_is_refused(bench: Bench) -> None:
+    """Of a task that gets one later, or of a shell that names one for all tasks, it is not."""
+    bench.asked = Asked("9", typed=True)
+    with pytest.raises(UsageError, match=r"--gpu: .* asks for no GPU"):
+        plan_gpus(bench.context, spec_of(), (Phase.EXPLORE,))
+    assert plan_gpus(bench.context, spec_of(replay={"gpus": 1}), (Phase.EXPLORE,)) is None
+    bench.asked = Asked("9")
+    assert plan_gpus(bench.context, spec_of(), (Phase.EXPLORE,)) is None
+
+
 def test_no_task_chooses_the_devices_of_its_container() -> None:
     def visible(*gpus: str, **env: str) -> str:
         spec = container_spec(
