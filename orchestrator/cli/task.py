@@ -83,7 +83,10 @@ def prepare(
     task: Pack,
     *,
     update: Annotated[
-        bool, typer.Option("--update", help="Make everything again and lock what comes out.")
+        bool,
+        typer.Option(
+            "--update", help="Make all again, as after a change of prepare.py; lock what comes out."
+        ),
     ] = False,
     given: Annotated[
         Path | None,

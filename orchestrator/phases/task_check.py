@@ -91,10 +91,13 @@ def _assets(pack: Pack, store: AssetStore) -> Iterator[Fault]:
             message = "not prepared on this host, so its rows are not compared"
             yield pack.fault("assets", name, message=message, severity=Severity.WARNING)
         elif (found := _digest(folder)) != asset.digest:
-            message = f"is {found} in {folder}, not what is locked"
+            message = f"is {found} in {folder}, not what is locked (orch task prepare mends it)"
             yield pack.fault("assets", name, "digest", message=message)
         elif isinstance(asset.source, Published) and (other := differing(asset.source, folder)):
-            message = f"names {', '.join(other)} otherwise than the locked asset has it"
+            message = (
+                f"names {', '.join(other)} otherwise than the locked asset has it"
+                " (orch task prepare --update locks what is named now)"
+            )
             yield pack.fault("assets", name, "source", message=message)
 
 

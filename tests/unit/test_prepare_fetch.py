@@ -223,6 +223,7 @@ def test_a_source_that_the_lock_contradicts_is_a_fault_of_the_pack(workshop: Wor
     (fault,) = faults()
     line = line_of(text, "other.gz")
     assert fault.startswith(f"task.yaml:{line}: assets.data/train.source: names other.gz, rows.gz ")
+    assert "(orch task prepare --update locks" in fault
 
 
 def test_an_unreachable_server_leaves_no_asset_and_the_next_try_goes_on(

@@ -120,6 +120,7 @@ def test_a_changed_asset_is_an_error_with_both_digests(tmp_path: Path) -> None:
     (fault,) = bench.check()
     assert fault.where == "assets.data/train.digest"
     assert tree_digest(file.parent) in fault.message
+    assert fault.message.endswith("(orch task prepare mends it)")
 
 
 def test_what_could_not_be_looked_at_is_a_warning(tmp_path: Path) -> None:
