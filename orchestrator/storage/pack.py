@@ -178,9 +178,10 @@ def find_pack(path: Path) -> Path:
 
 
 def bundled_packs() -> tuple[Path, ...]:
-    """List the task files that come with the package; a pack may have several."""
+    """List the task files that come with the package; of several in a pack, the main one first."""
     packs = (path for path in bundled("tasks").iterdir() if path.is_dir())
-    return tuple(sorted(path for pack in packs for path in _task_files(pack)))
+    found = (path for pack in packs for path in _task_files(pack))
+    return tuple(sorted(found, key=bundled_name))
 
 
 def bundled_name(source: Path) -> str:

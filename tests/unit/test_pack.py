@@ -6,7 +6,14 @@ import pytest
 from orchestrator.config import bundled
 from orchestrator.domain.container import Mount
 from orchestrator.errors import TaskPackError, UsageError
-from orchestrator.storage.pack import bundled_packs, examine, find_pack, load_pack, pack_digest
+from orchestrator.storage.pack import (
+    bundled_name,
+    bundled_packs,
+    examine,
+    find_pack,
+    load_pack,
+    pack_digest,
+)
 from tests.unit.pack_help import TASK, line_of, make_pack
 
 
@@ -19,6 +26,8 @@ def test_a_pack_loads_from_its_file_its_folder_and_a_bundled_name(tmp_path: Path
     assert load_pack(task) == load_pack(task.parent)
     assert load_pack(Path("digits_class0")).folder == bundled("tasks") / "digits_class0"
     assert find_pack(Path("digits_class0")) in bundled_packs()
+    names = [bundled_name(source) for source in bundled_packs()]
+    assert names.index("mls_unlearning") < names.index("mls_unlearning/cifar10.yaml")
 
 
 def test_a_pack_may_have_several_task_files_each_a_task_of_its_own(tmp_path: Path) -> None:
