@@ -6,12 +6,13 @@ or more digits, a path id part by part, as long as one run alone is meant.
 """
 
 import difflib
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import TaskPackError, UsageError
+from orchestrator.storage import durable
 from orchestrator.storage.layout import (
     AttemptFolder,
     ReplayFolder,
@@ -34,12 +35,7 @@ def path_id(folder: RunFolder) -> str:
 def run_id(folder: RunFolder) -> str:
     """Read a run's id from its plan, or from its journal where the plan is unreadable; else ""."""
     for path, key in ((folder.plan, "run_id"), (folder.journal, "id")):
-        try:
-            text = path.read_text(encoding="utf-8")
-            document = json.loads(text if key == "run_id" else text.partition("\n")[0])
-        except (OSError, ValueError):
-            continue
-        if isinstance(document, dict) and isinstance(found := document.get(key), str):
+        if isinstance(found := _document(path).get(key), str):
             return found
     return ""
 
@@ -57,11 +53,17 @@ def same_candidate(folder: ReplayFolder, candidate: str) -> tuple[str, ...]:
 
 
 def _candidate(plan: Path) -> str:
+    return str(_document(plan).get("candidate", ""))
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """Read a JSON object, of a journal its first line; an empty one where there is none."""
     try:
-        document = json.loads(plan.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    return str(document.get("candidate", "")) if isinstance(document, dict) else ""
+        data = durable.read_bytes(path)
+        found = durable.parse_json(data.partition(b"\n")[0] if path.suffix == ".jsonl" else data)
+    except (OSError, TaskPackError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def resolve(runs: RunsFolder, text: str) -> RunFolder:

@@ -72,7 +72,7 @@ class Follower:
 def _transcribed(line: str) -> Iterator[str]:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         entry = None
     if not isinstance(entry, dict):
         yield line.removesuffix("\n")

@@ -1,3 +1,6 @@
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,6 +92,45 @@ def test_a_run_without_a_readable_plan_is_found_by_its_journal(sample: SampleRun
     folder.plan.write_text("{")
     assert lookup.run_id(folder) == known
     assert lookup.resolve(sample.runs, known[:6]) == folder
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _deep(path: Path) -> None:
+    path.write_bytes(b"[" * 200_000)
+
+
+@pytest.mark.parametrize("damage", [_fifo, _deep])
+def test_a_damaged_plan_or_journal_of_one_run_hides_no_other(
+    sample: SampleRuns, damage: Callable[[Path], None]
+) -> None:
+    broken = lookup.resolve(sample.runs, "attempt-001/replay-001")
+    for path in (broken.plan, broken.journal):
+        damage(path)
+    whole = lookup.resolve(sample.runs, "attempt-002")
+    assert lookup.resolve(sample.runs, lookup.run_id(whole)) == whole
+    assert lookup.run_id(broken) == ""
+    assert lookup.same_candidate(ReplayFolder(whole.root / "replay-009"), "candidate") == ()
+
+
+@pytest.mark.parametrize("name", ["attempt-0001", "attempt-000", "attempt-0000000001"])
+def test_a_number_is_written_one_way(sample: SampleRuns, name: str) -> None:
+    first = lookup.resolve(sample.runs, "attempt-001")
+    shutil.copytree(first.root, first.root.with_name(name))
+    assert [f.root.name for f in sample.runs.runs() if isinstance(f, AttemptFolder)] == [
+        "attempt-001",
+        "attempt-002",
+    ]
+
+
+def test_no_link_and_nothing_named_like_a_run_is_a_config(sample: SampleRuns) -> None:
+    config = lookup.resolve(sample.runs, "attempt-001").root.parent
+    (sample.runs.root / "linked").symlink_to(config)
+    shutil.copytree(config, sample.runs.root / "attempt-001")
+    assert [found.root for found in sample.runs.configs()] == [config]
 
 
 def test_going_up(sample: SampleRuns) -> None:

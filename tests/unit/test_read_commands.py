@@ -136,7 +136,8 @@ def test_a_transcript_is_told(sample: SampleRuns, capsys: pytest.CaptureFixture[
         {"ts": "T2", "kind": "call", "command": "ls /out"},
         {"ts": "T3", "kind": "output", "exit_code": 0, "output": "one\ntwo", "seconds": 0.1},
     )
-    folder.transcript.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    deep = "[" * 100_000
+    folder.transcript.write_text("".join(json.dumps(line) + "\n" for line in lines) + deep)
     _run("logs", "attempt-001")
     assert capsys.readouterr().out.splitlines() == [
         "== transcript.jsonl",
@@ -146,6 +147,7 @@ def test_a_transcript_is_told(sample: SampleRuns, capsys: pytest.CaptureFixture[
         "[T3] exit code 0, 0.1 s",
         "    one",
         "    two",
+        deep,
     ]
 
 
