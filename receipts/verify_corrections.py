@@ -24,7 +24,8 @@ from receipts.verify_model import Kind, Report, Run, Step
 MOST = 100_000
 MAX_CORRECTION = 1024**2
 MAX_ANSWER = 1024**2
-_NAME = re.compile(r"([0-9]{3,6})\.json")
+_NAME = re.compile(r"((?!000)[0-9]{3}|[1-9][0-9]{3,5})\.json")
+_RESEMBLES = re.compile(r"[0-9]+\.json")
 _WORD = r"^[a-z][a-z0-9_]{0,31}$"
 
 
@@ -121,16 +122,20 @@ def _files(run: Run, report: Report) -> dict[int, tuple[Path, bytes]]:
     found: dict[int, tuple[Path, bytes]] = {}
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in islice(entries, MOST))
+            names = sorted(entry.name for entry in islice(entries, MOST + 1))
     except FileNotFoundError:
         return found
     except OSError as error:
         report.fault(Step.FILES, folder, f"cannot be read: {error.strerror}")
         return found
+    if len(names) > MOST:
+        report.fault(Step.FILES, folder, f"more than {MOST} entries; not all were read")
     for name in names:
         match = _NAME.fullmatch(name)
         path = folder / name
         if match is None:
+            if _RESEMBLES.fullmatch(name):
+                report.fault(Step.FILES, path, "a number that is not written so")
             continue  # what a killed writer left; it counts for nothing
         try:
             found[int(match.group(1))] = (path, read_file(path, max_bytes=MAX_CORRECTION))

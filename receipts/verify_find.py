@@ -29,7 +29,8 @@ from receipts.verify_records import (
 MAX_RECEIPT = 16 * 1024**2
 MAX_RECEIPTS = 100
 MAX_RUNS = 100_000
-_RUN = re.compile(r"(attempt|replay|score)-([0-9]{3,9})")
+_RUN = re.compile(r"(attempt|replay|score)-((?!000)[0-9]{3}|[1-9][0-9]{3,8})")
+_RESEMBLES = re.compile(r"(?:attempt|replay|score)-[0-9]{3,}")
 _UNFINISHED = re.compile(r"\.[a-z0-9_]{8}\.tmp")
 _NAME = re.compile(r"([0-9]{3})-([a-z]+)\.json")
 _CHILD: Mapping[Kind, Kind] = MappingProxyType(
@@ -95,7 +96,7 @@ def _below(place: Path, parent: Run | None, report: Report) -> Iterator[Run]:
     """Walk down from ``place``, which is a run or holds some."""
     kind = _kind(place.name)
     if kind is None:
-        for config in (place, *_folders(place)):
+        for config in (place, *_folders(place, report)):
             for child in _children(config, Kind.ATTEMPT, report):
                 yield from _below(child, None, report)
         return
@@ -106,11 +107,21 @@ def _below(place: Path, parent: Run | None, report: Report) -> Iterator[Run]:
             yield from _below(child, run, report)
 
 
-def _folders(place: Path) -> list[Path]:
+def _folders(place: Path, report: Report) -> list[Path]:
     """The folders in ``place`` that may be configs."""
+    found: list[Path] = []
     with os.scandir(place) as entries:
-        names = [e.name for e in entries if e.is_dir(follow_symlinks=False)][:MAX_RUNS]
-    return [place / name for name in sorted(names) if _kind(name) is None]
+        for entry in entries:
+            path = place / entry.name
+            if entry.is_symlink() and (path / "config.json").is_file():
+                report.fault(Step.PARSE, path, "a link to a config: nothing in it was read")
+            elif len(found) == MAX_RUNS:
+                what = f"more than {MAX_RUNS} folders; not all were read"
+                report.fault(Step.PARSE, place, what)
+                break
+            elif entry.is_dir(follow_symlinks=False) and _kind(entry.name) is None:
+                found.append(path)
+    return sorted(found)
 
 
 def _children(place: Path, kind: Kind, report: Report) -> list[Path]:
@@ -118,9 +129,12 @@ def _children(place: Path, kind: Kind, report: Report) -> list[Path]:
     try:
         with os.scandir(place) as entries:
             for entry in entries:
-                if _kind(entry.name) is not kind:
-                    continue
                 path = place / entry.name
+                if _kind(entry.name) is not kind:
+                    if _RESEMBLES.fullmatch(entry.name) and _kind(entry.name) is None:
+                        what = "a number that is not written so: nothing in it was read"
+                        report.fault(Step.PARSE, path, what)
+                    continue
                 if not entry.is_dir(follow_symlinks=False):
                     report.fault(Step.PARSE, path, "not a folder")
                 elif len(found) == MAX_RUNS:

@@ -20,7 +20,8 @@ from orchestrator.storage.layout import AttemptFolder
 from orchestrator.storage.records import require_format
 from orchestrator.storage.supervisor import alone
 
-_NAME = re.compile(r"[0-9]{3,6}\.json")
+_NAME = re.compile(r"(?:(?!000)[0-9]{3}|[1-9][0-9]{3,5})\.json")
+"""One way to write each number, so that no second file answers to it; as ``receipts`` has it."""
 
 
 def files(folder: Path) -> tuple[Path, ...]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-_NUMBERED = re.compile(r"(attempt|replay|score)-([0-9]{3,})")
+_NUMBERED = re.compile(r"(attempt|replay|score)-((?!000)[0-9]{3}|[1-9][0-9]{3,8})")
+"""One way to write each number, so that no second folder answers to it; as ``receipts`` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class RunsFolder:
         """The configs that exist, by name."""
         if not self.root.is_dir():
             return ()
-        found = (p for p in self.root.iterdir() if (p / "config.json").is_file())
+        found = (p for p in self.root.iterdir() if _is_config(p))
         return tuple(ConfigFolder(p) for p in sorted(found))
 
     def runs(self) -> Iterator["RunFolder"]:
@@ -290,6 +291,13 @@ def number_of(folder: Path) -> int:
     if match is None:
         raise ValueError(f"{folder.name!r} is not a numbered run folder")
     return int(match.group(2))
+
+
+def _is_config(path: Path) -> bool:
+    """Tell whether a config lies there; no link is one, nor what has the name of a run."""
+    if path.is_symlink() or _NUMBERED.fullmatch(path.name):
+        return False
+    return (path / "config.json").is_file()
 
 
 def _numbered(root: Path, word: str) -> tuple[Path, ...]:

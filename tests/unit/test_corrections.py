@@ -250,6 +250,12 @@ def link_all(made: Answered) -> None:
     folder.symlink_to("elsewhere")
 
 
+def twin(made: Answered) -> None:
+    first = made.attempt.corrections / "001.json"
+    text = first.read_text().replace('"corrected": true', '"corrected": false')
+    first.with_name("0001.json").write_text(text)
+
+
 @pytest.mark.parametrize(
     ("tamper", "why"),
     [
@@ -271,6 +277,7 @@ def link_all(made: Answered) -> None:
         (lose_first, "its numbers have holes"),
         (link, "not a regular file"),
         (link_all, "a link where a folder is expected"),
+        (twin, "a number that is not written so"),
     ],
 )
 def test_what_is_changed_afterwards_shows(
@@ -324,5 +331,6 @@ def test_a_damaged_record_is_a_fault_that_is_shown_and_stops_the_next_writer(
 def test_names_beside_the_records_count_for_nothing(made: Answered) -> None:
     assert correct(*GIVEN) == Exit.OK
     (made.attempt.corrections / ".abcdefgh.tmp").write_text("half")
-    assert [path.name for path in corrections.files(made.attempt.corrections)] == ["001.json"]
     assert faults(made) == []
+    twin(made)
+    assert [path.name for path in corrections.files(made.attempt.corrections)] == ["001.json"]

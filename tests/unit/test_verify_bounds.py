@@ -1,6 +1,7 @@
 """Whatever lies in a folder, verification answers: in bounded time and memory, with a reason."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -157,6 +158,30 @@ def test_a_run_that_is_a_link_is_not_followed(runs: Path) -> None:
     (runs / "config" / "attempt-002").symlink_to("attempt-001")
     assert "parse attempt-002: not a folder" in _told(runs)
     assert verify(runs).runs == 1
+
+
+@pytest.mark.parametrize("name", ["attempt-0001", "attempt-000", "attempt-0000000001"])
+def test_a_second_folder_of_one_number_is_a_finding(runs: Path, name: str) -> None:
+    shutil.copytree(runs / ATTEMPT, runs / "config" / name)
+    assert f"parse {name}: a number that is not written so" in _told(runs)
+    assert verify(runs).runs == 1
+
+
+def test_a_config_that_is_a_link_is_a_finding(runs: Path) -> None:
+    (runs / "twin").symlink_to("config")
+    (runs / "note").symlink_to("keys")
+    assert "parse twin: a link to a config" in _told(runs)
+    assert "note" not in _told(runs)
+    assert verify(runs).runs == 1
+
+
+def test_folders_that_are_too_many_to_be_read_are_a_finding(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_find, "MAX_RUNS", 20)
+    for number in range(30):
+        (runs / f"junk-{number}").mkdir()
+    assert "more than 20 folders" in _told(runs)
 
 
 def test_a_line_without_end_is_not_parsed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
