@@ -62,8 +62,17 @@ def check_score(run: Run, files: Files, report: Report) -> None:
         or ending.data.get("value") != (best.value if best else None)
     ):
         report.fault(Step.SCORE, path, "the journal tells another score")
-    report.note(
-        path, f"{plan.metric} itself is the evaluator's own formula: not recomputed from components"
+    report.note(path, _told(aggregate))
+
+
+def _told(aggregate: Aggregate) -> str:
+    """Say which figure was checked, whether it is official, and what was not computed again."""
+    best = aggregate.best
+    figure = aggregate.status if best is None else f"{best.value} ({best.checkpoint})"
+    standing = "official" if aggregate.official else f"local: {'; '.join(aggregate.relaxations)}"
+    return (
+        f"{aggregate.metric} {figure}, by the evaluator's own formula: "
+        f"not recomputed from components; {standing}"
     )
 
 

@@ -153,6 +153,10 @@ class ReplayPlan(PhasePlan):
         return self.validator_image if phase is Phase.VALIDATE else self.image
 
 
+OTHER_TASK = "scored with another version of the task"
+"""How the relaxation begins that says so: the evaluator may not be the one that the task names."""
+
+
 class ScoringPlan(PhasePlan):
     """``score-NNN/plan.json``: over which accepted checkpoints, with which evaluator."""
 

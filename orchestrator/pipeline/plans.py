@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.domain.attempt import ConfigName, Entry, RunKind, Series, candidate_key
 from orchestrator.domain.records import (
+    OTHER_TASK,
     Artifacts,
     AttemptPlan,
     PhasePlan,
@@ -140,7 +141,7 @@ def plan_scoring(
 
     Raises:
         UsageError: the replay has no accepted checkpoint, or a finished scoring with this
-            evaluator exists.
+            evaluator exists; or ``official``, with another pack than the attempt's.
         TaskPackError: more of the task than its evaluator is another than the attempt's.
     """
     plan, attempt = load(replay.plan, ReplayPlan), load(replay.attempt.plan, AttemptPlan)
@@ -159,8 +160,10 @@ def plan_scoring(
         )
     evaluator = evaluator_digest(pack)
     supersedes = superseded(replay, evaluator)
+    another = _another_pack(attempt, pack, official=official)
+    common = _common(ctx, pack, Phase.SCORE, (Phase.SCORE,), official=official)
     return ScoringPlan(
-        **_common(ctx, pack, Phase.SCORE, (Phase.SCORE,), official=official),
+        **{**common, "relaxations": common["relaxations"] + another},
         wall=pack.spec.score.wall,
         replay_id=plan.run_id,
         task_digest=attempt.task_digest,
@@ -175,6 +178,23 @@ def plan_scoring(
         reference_run=reference_run,
         supersedes=supersedes,
     )
+
+
+def _another_pack(attempt: AttemptPlan, pack: Pack, *, official: bool) -> tuple[str, ...]:
+    """Say so where a pack is not the attempt's any more: its digest vouches for no evaluator then.
+
+    Raises:
+        UsageError: ``official`` was asked for.
+    """
+    if pack.digest == attempt.task_digest:
+        return ()
+    if official:
+        raise UsageError(
+            f"{pack.source} is {pack.digest}, the attempt was made with {attempt.task_digest}: "
+            "no score with it is official",
+            remedy="restore the pack of the attempt, or leave out --official for a local result",
+        )
+    return (f"{OTHER_TASK}: {pack.digest}",)
 
 
 def _common(

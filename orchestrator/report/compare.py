@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.domain.attempt import Entry, Series
-from orchestrator.domain.records import AttemptPlan, Number, Summary
+from orchestrator.domain.records import OTHER_TASK, AttemptPlan, Number, Summary
 from orchestrator.domain.task import Direction
 from orchestrator.lifecycle.machine import State
 from orchestrator.report.text import one_line
@@ -163,7 +163,7 @@ def _lines(
     series = replay.plan.series if replay.plan else ""
     score = score_of(replay)
     summary = _summary(replay, score)
-    marks = (*_marks(view, plan, pack), *_why(score))
+    marks = (*_marks(view, plan, pack), *_measured_by(replay), *_why(score))
     if summary is None:
         return (_line(replay, plan, series, "", {}, {}, marks),)
     seeds: dict[str, dict[str, float | None]] = {}
@@ -209,6 +209,13 @@ def _marks(view: AttemptView, plan: AttemptPlan, pack: Pack) -> tuple[str, ...]:
     if plan.task_digest != pack.digest:
         marks.append("another version of the task")
     return tuple(marks)
+
+
+def _measured_by(replay: ReplayView) -> tuple[str, ...]:
+    scoring = scoring_of(replay)
+    plan = scoring.plan if scoring else None
+    another = plan is not None and any(why.startswith(OTHER_TASK) for why in plan.relaxations)
+    return (OTHER_TASK,) if another else ()
 
 
 def _why(score: Score | None) -> tuple[str, ...]:

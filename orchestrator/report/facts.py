@@ -170,6 +170,7 @@ def scoring_section(view: ScoringView) -> Section:
         ("contested", ", ".join(contested_of(view))),
         *taken_over(view),
         ("ending", ending_reason(view)),
+        *(("relaxed", line) for line in relaxations_of(view)),
         ("completion", _completion(view)),
         *(("fault", fault) for fault in view.faults),
     )

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.e2e.rig import Rig, events, final, last
+from tests.e2e.rig import SCORER, Rig, events, final, last
 
 
 def test_explore_then_replay_then_score(rig: Rig) -> None:
@@ -34,3 +34,8 @@ def test_an_official_result_is_official_from_the_start(rig: Rig) -> None:
     aggregate = json.loads((replay / "score-001" / "summary.json").read_text())
     assert aggregate["official"] is True
     assert aggregate["relaxations"] == []
+    (pack / "evaluator/score.sh").write_text(SCORER.replace("value=$(cat", "value=0.9$(cut -c3-"))
+    refused = rig.call("score", replay, "--official")
+    assert refused.code == 64
+    assert "no score with it is official" in refused.err
+    assert not (replay / "score-002").exists()

@@ -87,9 +87,12 @@ def test_a_corrected_evaluator_supersedes_by_reference(rig: Rig) -> None:
     assert plan["supersedes"] == 1
     assert aggregate(replay / "score-002")["best"]["value"] == 0.93
     assert snapshot(replay / "score-001") == first
+    assert plan["relaxations"][-1].startswith("scored with another version of the task: pack:v1:")
     shown = rig.call("show", replay)
     assert "score-001" in shown.out
     assert "score-002" in shown.out
+    assert "scored with another version of the task" in shown.out
+    assert any("scored with another version" in note for note in verify(attempt).notes)
     rig.nothing_left()
 
 

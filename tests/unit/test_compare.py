@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import app
+from orchestrator.domain.records import OTHER_TASK
 from orchestrator.domain.task import Direction
 from orchestrator.errors import Exit
 from orchestrator.report.compare import Comparison, compare
@@ -137,6 +138,9 @@ def test_a_run_without_an_edit_is_marked_and_so_is_one_of_another_version(
     assert compared(sample, pack).lines[-1].marks == ("no edit", "local")
     changed(attempt.plan, task_digest="pack:v1:sha256:" + "0" * 64)
     assert "another version of the task" in compared(sample, pack).lines[-1].marks
+    changed(attempt.plan, task_digest=pack.digest)
+    changed(scoring.plan, relaxations=["not run with --official", f"{OTHER_TASK}: pack:v1:x"])
+    assert compared(sample, pack).lines[-1].marks == ("no edit", OTHER_TASK, "local")
 
 
 def test_a_patch_is_named_and_runs_of_other_tasks_are_left_out(
