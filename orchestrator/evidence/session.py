@@ -19,6 +19,7 @@ from orchestrator.ports import AgentSession, Clock, Container, SessionModel
 _NS = 1_000_000_000
 _CLEAR_WALL = 10.0
 _ALOUD = 200
+_KILLED = 137
 MOST_ALOUD = 50_000
 """Lines of an exploration that are shown, and so logged: a program can print without end."""
 _NO_MORE = "(the agent goes on; no more of it is shown here)"
@@ -99,7 +100,7 @@ class ContainerSession(AgentSession):
             timed_out=result.timed_out,
             seconds=round(result.seconds, 3),
         )
-        self._say_aloud(_brief(result))
+        self._say_aloud(_brief(result, over=self.stop.is_set()))
         return result
 
     @override
@@ -205,8 +206,13 @@ class ContainerSession(AgentSession):
         self.on_leftover(command, left)
 
 
-def _brief(result: ExecResult) -> str:
-    """Say in a line how a command came out: its end, and the last line it printed."""
+def _brief(result: ExecResult, *, over: bool) -> str:
+    """Say in a line how a command came out: its end, and the last line it printed.
+
+    Whoever submits is killed with the container: that is how an exploration ends, not an error.
+    """
     printed = result.output.decode("utf-8", "backslashreplace").strip()
     ending = "cut off" if result.exit_code is None else f"exit {result.exit_code}"
+    if over and result.exit_code == _KILLED:
+        ending = "orch has ended the container"
     return f"  {ending}, {result.seconds:.1f} s  {printed.rpartition(chr(10))[2]}".rstrip()

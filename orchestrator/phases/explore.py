@@ -291,6 +291,7 @@ class _Exploration:
     def _handle(self, request: Request, watch: Watch) -> None:
         if request.action is Action.NO_CANDIDATE:
             self.box.answer(Answer(id=request.id, accepted=True, message="ended, no candidate"))
+            self.stopping.set()
             self.outcome = declined(TerminationReason.AGENT_EXPLICIT_NO_CANDIDATE, request.reason)
             return
         if self.refused >= _FREE_REFUSALS and self.ctx.clock.boottime_ns() < self.next_ns:
