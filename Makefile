@@ -5,6 +5,9 @@ SHELL_FILES := $(wildcard harness/*.sh scripts/*.sh) .ci/run
 PACKAGES := git e2fsprogs mmdebstrap debian-archive-keyring
 PODMAN := podman catatonit runc
 COMPILER := gcc libc6-dev
+# Containers share one engine and measure its time and space, so their tests take turns.
+SIDE_BY_SIDE := --numprocesses auto --dist worksteal
+ENGINE_TESTS := tests/contract tests/integration tests/e2e
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-audit demo-mls demo-tofu test check bench faults soak agents setup lock clean everything campaign soaking exploring
 MAKEFLAGS += --no-print-directory
@@ -34,7 +37,8 @@ test: setup  ## every check and every test, those against a real engine included
 everything: check
 	$(BIN)/orch images build
 	$(BIN)/orch images build hf-cpu || { [ $$? = 75 ] && echo "its wheels cannot be had; tests that need it are skipped"; }
-	$(BIN)/pytest tests/contract tests/integration tests/e2e
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not docker" $(ENGINE_TESTS)
+	$(BIN)/pytest -m docker $(ENGINE_TESTS)
 
 check: setup  ## format, lint, types, import contracts, unit and property tests; needs no engine
 	$(BIN)/ruff format --check .
@@ -43,7 +47,7 @@ check: setup  ## format, lint, types, import contracts, unit and property tests;
 	$(BIN)/lint-imports
 	@scripts/debian_packages.sh shellcheck || echo "shellcheck is skipped"
 	if command -v shellcheck > /dev/null; then shellcheck $(SHELL_FILES); fi
-	$(BIN)/pytest tests/unit tests/property
+	$(BIN)/pytest $(SIDE_BY_SIDE) tests/unit tests/property
 
 bench: setup  ## the whole pipeline against the same number of bare containers
 	@scripts/with_engine.sh $(BIN)/python scripts/bench.py

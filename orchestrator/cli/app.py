@@ -61,7 +61,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
 )
 """Name, module and help line of every command, in the order ``--help`` lists them."""
 
-_GARBAGE = 50_000
+_GARBAGE = 100_000
 HIDDEN: tuple[tuple[str, str, str], ...] = (
     ("adopt", "orchestrator.cli.adopt", "Take over a run whose supervisor is gone."),
 )
@@ -168,8 +168,8 @@ def run(arguments: list[str] | None = None) -> Exit | int:
 
 def main() -> NoReturn:
     """Be the ``orch`` program."""
-    # One start of ours makes more objects that stay than garbage: half of the collector's looks at
-    # them would be during the imports, and find nothing.
+    # One start of ours makes more objects that stay than garbage: the collector would look at all of
+    # them, and find next to nothing.
     gc.set_threshold(_GARBAGE)
     for stream in (sys.stdout, sys.stderr):
         forgiving(stream)

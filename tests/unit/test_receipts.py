@@ -54,7 +54,7 @@ def test_canonical_form_is_rfc_8785s() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [2**53, -(2**53), float("nan"), float("inf"), {1: 2}, object(), "\ud800"], ids=repr
+    "value", [2**53, -(2**53), float("nan"), float("inf"), {1: 2}, {1, 2}, "\ud800"], ids=repr
 )
 def test_what_has_no_canonical_form_is_refused(value: object) -> None:
     with pytest.raises(CanonicalError):
