@@ -213,8 +213,13 @@ def read_scoring(folder: ScoringFolder) -> ScoringView:
 
 
 def scoring_of(replay: ReplayView) -> ScoringView | None:
-    """Choose the scoring that counts: the latest that is committed, else the latest of all."""
-    finished = [s for s in replay.scorings if s.completion.completeness is not Completeness.ABSENT]
+    """Choose the scoring that counts: the latest that is committed and not spoilt, else the last.
+
+    A later one that the machine or a person ended takes nothing from what is finished.
+    """
+    spoilt = {State.SCORE_FAILED, State.TERMINAL_OPERATOR}
+    committed = [s for s in replay.scorings if s.completion.completeness is not Completeness.ABSENT]
+    finished = [s for s in committed if s.journal.state not in spoilt]
     return next(reversed(finished or replay.scorings), None)
 
 

@@ -466,9 +466,10 @@ def summary_of(name: str, value: float, figures: Mapping[str, float]) -> Summary
 
 
 def commit(scoring: ScoringFolder, committed: ScoringFolder | CheckpointScore) -> None:
-    """Write ``.complete`` over a summary and a receipt that stands in for a signed one."""
+    """Write ``.complete`` over a receipt that stands in for a signed one, and a summary if any."""
     receipt = committed.root / "receipts" / "001-score.json"
     receipt.parent.mkdir(exist_ok=True)
     receipt.write_text("{}")
-    record = commit_record(committed.root, receipt, committed.summary)
+    summary = committed.summary if committed.summary.exists() else None
+    record = commit_record(committed.root, receipt, summary)
     committed.complete.write_bytes(record.encode())

@@ -26,7 +26,7 @@ from orchestrator.storage.journal import Journal
 from orchestrator.storage.layout import AttemptFolder, ScoringFolder
 from receipts.complete import Completeness
 from tests.unit.records_help import START, TickingClock
-from tests.unit.sample_runs import SECOND, SampleRuns
+from tests.unit.sample_runs import SECOND, SampleRuns, commit
 
 
 @pytest.fixture
@@ -96,9 +96,12 @@ def test_a_result_without_its_marker_is_no_number(sample: SampleRuns) -> None:
 
 def test_the_latest_committed_scoring_counts(sample: SampleRuns) -> None:
     first = sample.finished()
-    _, journal = sample.scoring(first.replay, 2)
-    journal.append(Event.INFRASTRUCTURE, message="the evaluator crashed")
-    assert _score_text(first) == "0.7658 local"
+    for number, event in enumerate((Event.INFRASTRUCTURE, Event.OPERATOR), start=2):
+        spoilt, journal = sample.scoring(first.replay, number)
+        journal.append(event, message="the evaluator crashed, or was stopped")
+        assert _score_text(first) == "0.7658 local"
+        commit(spoilt, spoilt)
+        assert _score_text(first) == "0.7658 local"
 
 
 def test_a_failed_scoring_says_so_and_what_to_do(sample: SampleRuns) -> None:
