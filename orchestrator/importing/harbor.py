@@ -77,6 +77,10 @@ class _Environment(Foreign):
     build_timeout_sec: float = 0.0
 
 
+class _Work(_Environment):
+    docker_image: str
+
+
 class _Agent(Foreign):
     timeout_sec: float = Field(gt=0)
     network_mode: Literal["no-network"] | None = None
@@ -117,7 +121,7 @@ class HarborToml(Foreign):
     metadata: dict[str, Any] = Field(default_factory=dict)
     agent: _Agent
     verifier: _Verifier
-    environment: _Environment
+    environment: _Work
     solution: dict[str, Any] = Field(default_factory=dict)
     source: str | None = None
     artifacts: tuple[Annotated[_Artifact, BeforeValidator(_as_table)], ...] = ()
@@ -219,7 +223,7 @@ def _check_variables(toml: HarborToml, findings: Findings) -> None:
 
 def _images(
     folder: Path, toml: HarborToml, score_image: str | None, findings: Findings
-) -> tuple[str, str] | None:
+) -> tuple[str, str]:
     """Say which images an agent and the verifier work in."""
     verifier, own = toml.verifier, toml.verifier.environment
     if own is None and verifier.environment_mode is None:
@@ -230,11 +234,7 @@ def _images(
     named = score_image or (None if own is None else own.docker_image)
     if named is None and (folder / "tests" / "Dockerfile").exists():
         findings.refuse("tests/Dockerfile", f"{_NOT_BUILT}: --score-image IMAGE")
-        return None
     image = toml.environment.docker_image
-    if image is None:
-        findings.refuse(f"{TASK_FILE}: environment.docker_image", f"is missing; {_NOT_BUILT}")
-        return None
     for where, place in (("environment", toml.environment), ("verifier.environment", own)):
         workdir = None if place is None else place.workdir
         if workdir not in {None, str(WORKSPACE)}:
@@ -286,6 +286,12 @@ def _imported(
         differences=(
             "score: the tests run as an ordinary user, without a network",
             f"replay: what crosses is the patch of {WORKSPACE}; run.sh publishes the artifacts",
+            *(
+                f"score: the tests find {one.source!r} there, and nothing at its destination"
+                f" {one.destination!r}"
+                for one in toml.artifacts
+                if one.destination not in {None, one.source}
+            ),
         ),
         brought={"tests": f"of the task itself, so DIR is {folder.resolve()}"},
     )

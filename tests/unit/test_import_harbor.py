@@ -181,7 +181,7 @@ def test_a_verifier_that_would_be_built_needs_an_image(shelf: Shelf) -> None:
             "environment.mcp_servers",
         ),
         ('"separate"', '"shared"', "verifier.environment_mode = 'shared'"),
-        ('docker_image = "example/work:1"\n', "", "environment.docker_image: is missing"),
+        ('docker_image = "example/work:1"\n', "", "environment.docker_image: orch builds no"),
         ('network_mode = "no-network"\nenv', "env", "environment.network_mode: is 'public'"),
         (
             '64\nnetwork_mode = "no-network"',
@@ -242,12 +242,46 @@ def test_files_of_more_than_one_container_or_step_are_refused(shelf: Shelf, name
 
 
 def test_everything_that_is_refused_is_told_at_once(shelf: Shelf) -> None:
-    shelf.change({"cpus = 2": "tpus = 2", '"/workspace/answer.txt"': '"/etc/x"'})
+    shelf.change(
+        {
+            "cpus = 2": "tpus = 2",
+            '"/workspace/answer.txt"': '"/etc/x"',
+            'docker_image = "example/work:1"\n': "",
+        }
+    )
     (shelf.source / "tests/test.sh").unlink()
     (shelf.source / "instruction.md").unlink()
     told = "\n".join(shelf.refusals())
-    for said in ("environment.tpus = 2", "tests/test.sh", "instruction.md"):
+    image = "environment.docker_image: "
+    for said in ("environment.tpus = 2", image, "tests/test.sh", "instruction.md"):
         assert said in told
+
+
+def test_no_image_of_the_verifier_hides_another_refusal(shelf: Shelf) -> None:
+    shelf.change(
+        {
+            'docker_image = "example/verifier@sha256:1"\n': "",
+            '"example/work:1"': '"example/work:1"\nworkdir = "/app"',
+        }
+    )
+    (shelf.source / "tests/Dockerfile").write_text("FROM x\n")
+    told = "\n".join(shelf.refusals())
+    assert "--score-image IMAGE" in told
+    assert "workdir = '/app'" in told
+
+
+def test_a_destination_that_is_not_kept_is_printed(shelf: Shelf) -> None:
+    assert not [
+        told
+        for told in read_task(shelf.source).differences
+        if "destination" in told
+    ]
+    shelf.change({'log.md"}': 'log.md", destination = "kept/log.md"}'})
+    (told,) = [
+        one for one in read_task(shelf.source).differences if "destination" in one
+    ]
+    assert "'/workspace/notes/log.md'" in told
+    assert "'kept/log.md'" in told
 
 
 def test_an_older_task_file_and_its_way_to_say_no_network_are_read(shelf: Shelf) -> None:
