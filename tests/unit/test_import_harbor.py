@@ -271,15 +271,9 @@ def test_no_image_of_the_verifier_hides_another_refusal(shelf: Shelf) -> None:
 
 
 def test_a_destination_that_is_not_kept_is_printed(shelf: Shelf) -> None:
-    assert not [
-        told
-        for told in read_task(shelf.source).differences
-        if "destination" in told
-    ]
+    assert not [told for told in read_task(shelf.source).differences if "destination" in told]
     shelf.change({'log.md"}': 'log.md", destination = "kept/log.md"}'})
-    (told,) = [
-        one for one in read_task(shelf.source).differences if "destination" in one
-    ]
+    (told,) = [one for one in read_task(shelf.source).differences if "destination" in one]
     assert "'/workspace/notes/log.md'" in told
     assert "'kept/log.md'" in told
 
