@@ -66,6 +66,11 @@ _LEFT = (
     "with what an agent left kept"
 )
 
+_NOT_PAUSED = (
+    "Ctrl-Z pauses nothing here: the clock of a run goes on, and nobody would see to it; "
+    "Ctrl-C stops the run"
+)
+
 
 def _cost(beat: Beat | None) -> str:
     spent = "" if beat is None else f" after {_clock(beat.spent)} of {beat.phase}"
@@ -97,8 +102,10 @@ def heeding(
 ) -> Iterator[None]:
     """Let signals be wishes; each wish returns the line to say.
 
-    A terminal that hangs up is no wish: the work goes on without it.
+    A terminal that hangs up is no wish: the work goes on without it. Nor is Ctrl-Z: a supervisor
+    that is paused holds its run, so that nobody would end the container at its deadline.
     """
+    wishes = {signal.SIGTSTP: lambda: _NOT_PAUSED, **wishes}
     told: SimpleQueue[str] = SimpleQueue()
 
     def heed(number: int, _frame: FrameType | None) -> None:

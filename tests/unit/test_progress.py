@@ -42,6 +42,16 @@ def test_two_leave_the_container(capsys: pytest.CaptureFixture[str]) -> None:
     assert "leaving it to the background" in second
 
 
+def test_a_pause_is_none_and_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Were it one, a container would outlive its deadline."""
+    stop = StopRequest()
+    with interruptible(stop, Progress()):
+        assert signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL  # else this stands still
+        os.kill(os.getpid(), signal.SIGTSTP)
+    assert not stop.asked
+    assert capsys.readouterr().err.startswith("Ctrl-Z pauses nothing here: ")
+
+
 def test_it_is_said_outside_the_signal_handler() -> None:
     """Inside, it could find the terminal's lock held by the very line it interrupted."""
     stop, progress = StopRequest(), Progress()
@@ -53,10 +63,11 @@ def test_it_is_said_outside_the_signal_handler() -> None:
 
 
 def test_the_handlers_are_put_back() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
+    before = [signal.getsignal(number) for number in numbers]
     with interruptible(StopRequest(), Progress()):
         assert signal.getsignal(signal.SIGINT) is not before[0]
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 def test_a_beat_is_one_line() -> None:
