@@ -1,7 +1,9 @@
 """One row per attempt: where it stands and what came of it."""
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Any, ClassVar
 
 from orchestrator.domain.attempt import SubmissionOrigin
@@ -23,6 +25,8 @@ from orchestrator.report.views import (
 )
 
 _SHORTEST = 8
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_LONGEST_REASON = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +95,18 @@ class Row:
         reason, origin = reason_and_origin(self.view)
         said = "/".join(
             part for part in (reason, origin) if part not in {"", SubmissionOrigin.NONE}
-        ) or ending_reason(self.view)
+        ) or _name(ending_reason(self.view))
         return state_word(self.view) + (f" ({said})" if said else "")
 
     def _replayed(self) -> str:
         if self.replay is None:
             return "-"
         number = self.replay.id.rpartition("-")[2]
-        ending = ending_reason(self.replay)
+        ending = _name(ending_reason(self.replay))
         return f"{number} {state_word(self.replay)}" + (f" ({ending})" if ending else "")
 
     def _result(self) -> str:
-        why = f" ({self.score.reason})" if self.score and self.score.reason else ""
+        why = f" ({_name(self.score.reason)})" if self.score and self.score.reason else ""
         return score_text(self.score) + why
 
 
@@ -127,6 +131,14 @@ def _row(view: AttemptView, short: str, now: datetime) -> Row:
         score=score_of(replay) if replay else None,
         age=_age(view, now),
     )
+
+
+def _name(reason: str) -> str:
+    """Keep of a reason the names that it begins with; sentences are left to ``orch show``."""
+    names = ": ".join(takewhile(_NAME.fullmatch, reason.split(": ")))
+    if names or len(reason) <= _LONGEST_REASON:
+        return names or reason
+    return f"{reason[:_LONGEST_REASON]}..."
 
 
 def _shortest(ids: list[str]) -> int:

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from orchestrator.domain.attempt import RunKind
 from orchestrator.lifecycle.machine import Event, State
-from orchestrator.report.facts import next_command, replay_section, score_text
+from orchestrator.report.facts import next_command, replay_section, score_text, sections
 from orchestrator.report.lookup import path_id
 from orchestrator.report.overview import overview
 from orchestrator.report.story import tell
@@ -144,12 +144,40 @@ def test_every_kind_of_attempt_is_one_row(sample: SampleRuns) -> None:
         ("no_candidate (agent_explicit_no_candidate)", "-"),
         (
             "submitted (agent_explicit_submit/agent)",
-            "001 terminal_infrastructure (container_lost: the engine forgot it)",
+            "001 terminal_infrastructure (container_lost)",
         ),
         ("exploring", "-"),
     ]
     assert [len(row.id) for row in rows] == [8] * 4
     assert len({row.id for row in rows}) == 4
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (
+            {
+                "fact": "gate_refused",
+                "message": "gpu_leased: GPU-a is held by run r1 of " + "x" * 99,
+            },
+            "gate_refused: gpu_leased",
+        ),
+        ({"message": "the machine had no more of what it takes: neither this nor that"}, 40),
+        ({"message": "interrupted after 3 s"}, "interrupted after 3 s"),
+    ],
+)
+def test_a_cell_of_the_overview_names_a_reason_and_show_has_the_sentence(
+    sample: SampleRuns, data: dict[str, str], said: str | int
+) -> None:
+    attempt = sample.submitted()
+    _, journal = sample.started_replay(attempt)
+    journal.append(Event.INFRASTRUCTURE, **data)
+    view = read_attempt(attempt)
+    (row,) = overview((view,), now=START)
+    shown = said if isinstance(said, str) else data["message"][:said] + "..."
+    assert row.cells()[4] == f"001 terminal_infrastructure ({shown})"
+    assert data["message"] in row.document()["replay"]["ending"]
+    assert data["message"] in str(sections(view.replays[0]))
 
 
 def test_ids_in_the_overview_stay_unique(
