@@ -168,8 +168,8 @@ def run(arguments: list[str] | None = None) -> Exit | int:
 
 def main() -> NoReturn:
     """Be the ``orch`` program."""
-    # One start of ours makes more objects that stay than garbage: the collector would look at all of
-    # them, and find next to nothing.
+    # One start of ours makes more objects that stay than garbage: the collector would look at all
+    # of them, and find next to nothing.
     gc.set_threshold(_GARBAGE)
     for stream in (sys.stdout, sys.stderr):
         forgiving(stream)
