@@ -127,7 +127,10 @@ def replay(
     with working(context, dry_run=dry_run, replaying=attempt, asked=wanted) as ctx:
         found = lookup.resolve(ctx.runs, attempt)
         if not isinstance(found, AttemptFolder):
-            raise UsageError(f"{attempt} is not an attempt", remedy="orch status lists attempts")
+            raise UsageError(
+                f"{attempt} is {lookup.path_id(found)}, not an attempt",
+                remedy=f"its attempt: orch replay {lookup.path_id(lookup.attempt_of(found))}",
+            )
         if dry_run:
             planned = preview.of_replay(ctx, found, repeats=repeats, official=official)
             return _preview(planned, json=json)
@@ -184,7 +187,10 @@ def score(
         else:
             found = lookup.resolve(ctx.runs, target)
             if not isinstance(found, ReplayFolder):
-                raise UsageError(f"{target} is not a replay", remedy="orch status lists runs")
+                raise UsageError(
+                    f"{target} is {lookup.path_id(found)}, not a replay",
+                    remedy=f"orch show {target} names the replay that it is of, or has",
+                )
             steps = (jobs.score(ctx, found, reference_run=reference_run, official=official),)
     return _told(steps, json=json, fail=fail_on_behavior)
 

@@ -107,6 +107,16 @@ class PhasePlan(Strict):
     """None where no phase of the run gets a GPU."""
     wall: float
 
+    @property
+    def standing(self) -> str:
+        """``official``, or ``local``: something was relaxed or official was not asked for."""
+        return "official" if self.official else "local"
+
+    @property
+    def option(self) -> str:
+        """What a command that goes on from here must say, or nothing official follows from it."""
+        return " --official" if self.official else ""
+
     def image_of(self, phase: Phase) -> ImageRecord:  # noqa: ARG002 - a replay has two
         """Return the image that a phase of this run works in."""
         return self.image

@@ -185,9 +185,23 @@ def _crashed(scoring: _Scoring, checkpoint: PlannedCheckpoint, found: Checked) -
             reason=f"evaluator_{why} in {tries} numbered tries; the start passes",
         )
     raise InfrastructureError(
-        f"score_crashed: the evaluator {why} on {checkpoint.name}",
-        remedy=f"orch score {scoring.folder.replay.root} tries again; the replay is untouched",
+        f"score_crashed: the evaluator {_CRASHES[why]} on {checkpoint.name}",
+        remedy=(
+            f"see {scoring.folder.logs / checkpoint.name} (it may hold final rows); the replay is "
+            f"untouched: orch score {scoring.folder.replay.root}{scoring.plan.option} tries again"
+        ),
     )
+
+
+_CRASHES = {
+    "timeout": "did not end in its time",
+    "out_of_disk": "filled its disk",
+    "out_of_memory": "ran out of memory",
+    "crashed": "crashed",
+    "no_output": "wrote no summary.json",
+    "bad_output": "wrote a summary.json that is not as docs/tasks.md asks",
+}
+"""What is said of each way to crash."""
 
 
 def _control_passes(scoring: _Scoring) -> bool:

@@ -281,9 +281,9 @@ def _next(folder: RunFolder) -> str:
         case AttemptFolder():
             return "orch explore"
         case ReplayFolder():
-            return f"orch replay {folder.attempt.root}"
+            return f"orch replay {folder.attempt.root}{load(folder.plan, ReplayPlan).option}"
         case ScoringFolder():
-            return f"orch score {folder.replay.root}"
+            return f"orch score {folder.replay.root}{load(folder.plan, ScoringPlan).option}"
 
 
 def _state(journal: Journal) -> State:

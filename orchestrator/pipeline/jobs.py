@@ -28,6 +28,7 @@ from orchestrator.pipeline.agents import Supply, verify_package
 from orchestrator.pipeline.plans import pack_of
 from orchestrator.pipeline.versions import require_known
 from orchestrator.ports import Agent
+from orchestrator.report import words
 from orchestrator.storage.campaign import CampaignEvent, read_campaign
 from orchestrator.storage.durable import make_folder
 from orchestrator.storage.journal import read_journal
@@ -214,7 +215,9 @@ def _replay_member(
     ctx.stop.check("a replay was registered")
     plan = plans.plan_replay(ctx, attempt, pack, series=series, again=again, official=official)
     folder = register.register_replay(ctx, attempt, plan, through)
-    ctx.say(f"{folder.root.name} ({series.name})")
+    ctx.say(f"{folder.root.name} (series {series.name}), {plan.standing}")
+    if load(attempt.plan, AttemptPlan).official and not official:
+        ctx.say("the attempt is official, but without --official no score of this replay will be")
     state = drive.drive_replay(ctx, folder, pack)
     return _scored(ctx, folder, state, through, official=official)
 
@@ -253,7 +256,8 @@ def score(
     pack = pack_of(replayed.attempt)
     plan = plans.plan_scoring(ctx, replayed, pack, reference_run=reference_run, official=official)
     folder = register.register_scoring(ctx, replayed, plan)
-    ctx.say(f"{folder.root.name} over {len(plan.checkpoints)} checkpoint(s)")
+    found = words.count(len(plan.checkpoints), "checkpoint")
+    ctx.say(f"{folder.root.name} over {found}, {plan.standing}")
     return folder, drive.drive_scoring(ctx, folder, pack)
 
 

@@ -4,10 +4,18 @@ from collections.abc import Iterator
 
 from orchestrator.domain.attempt import RunKind
 from orchestrator.domain.checkpoint import ArtifactStatus
-from orchestrator.domain.records import Aggregate, Artifacts, ScoredCheckpoint
+from orchestrator.domain.records import (
+    Aggregate,
+    Artifact,
+    Artifacts,
+    AttemptPlan,
+    ReplayPlan,
+    ScoredCheckpoint,
+)
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.report.lookup import path_id, run_id
-from orchestrator.report.views import contested_of, read
+from orchestrator.report.text import one_line
+from orchestrator.report.views import contested_of, ending_reason, read
 from orchestrator.report.words import figure, short_digest
 from orchestrator.storage.journal import read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, RunFolder, ScoringFolder
@@ -34,7 +42,7 @@ def _attempt(folder: AttemptFolder, state: State) -> Iterator[str]:
     yield f"  {state.value}: {data.get('reason') or data.get('origin', '')}"
     if state is State.SUBMITTED and data.get("patch_sha256"):
         yield f"  candidate {short_digest(str(data['patch_sha256']))}"
-        yield f"  next: orch replay {short}"
+        yield f"  next: orch replay {short}{load(folder.plan, AttemptPlan).option}"
     else:
         yield f"  look further: orch lifecycle {short}"
 
@@ -42,24 +50,34 @@ def _attempt(folder: AttemptFolder, state: State) -> Iterator[str]:
 def _replay(folder: ReplayFolder, state: State) -> Iterator[str]:
     view = read_journal(folder.journal, RunKind.REPLAY)
     exited = view.last(Event.EXITED)
-    yield f"{path_id(folder)}  [{run_id(folder)[:8]}]"
+    short, run = run_id(folder)[:8], read(folder)
+    yield f"{path_id(folder)}  [{short}]"
     facts = {} if exited is None else exited.data["exit"]
     if facts:
         code, spent, why = facts["exit_code"], facts["duration_s"], facts["stop_reason"]
         yield f"  {state.value}: exit code {code} after {spent:.1f} s ({why})"
     else:
         yield f"  {state.value}"
+    judged: tuple[Artifact, ...] = ()
     if folder.artifacts.exists():
         judged = load(folder.artifacts, Artifacts).artifacts
         counts = {s: sum(a.status is s for a in judged) for s in ArtifactStatus}
         yield "  checkpoints: " + ", ".join(f"{n} {s.value}" for s, n in counts.items())
         for artifact in judged:
             if artifact.status is ArtifactStatus.REJECTED:
-                yield f"    {artifact.name}: {artifact.reason}"
-    if contested := contested_of(read(folder)):
+                why = filter(None, (artifact.reason, artifact.detail))
+                yield f"    {one_line(artifact.name)}: {one_line(': '.join(why))}"
+    if contested := contested_of(run):
         yield f"  contested: {', '.join(contested)}"
-    if not folder.scorings():
-        yield f"  look further: orch show {run_id(folder)[:8]}"
+    if folder.scorings():
+        return
+    if any(artifact.status is ArtifactStatus.ACCEPTED for artifact in judged):
+        yield f"  next: orch score {short}{load(folder.plan, ReplayPlan).option}"
+        return
+    yield f"  no score: {one_line(ending_reason(run))}"
+    if facts:
+        yield f"  what it wrote: orch logs {short}"
+    yield f"  look further: orch show {short}"
 
 
 def _scoring(folder: ScoringFolder, state: State) -> Iterator[str]:

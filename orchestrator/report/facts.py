@@ -55,7 +55,7 @@ def identity(view: AttemptView) -> Section:
             ("model", plan.model),
             ("effort", plan.effort),
             ("entry", f"{plan.entry} ({plan.patch_name})" if plan.patch_name else plan.entry),
-            ("standing", standing(plan)),
+            ("standing", plan.standing),
             *_known(("about the score", plan.task.score.note)),
             ("created", words.utc(plan.created)),
             ("wall", words.duration(plan.wall)),
@@ -138,7 +138,7 @@ def replay_section(view: ReplayView) -> Section:
         ("same candidate", ", ".join(view.other_draws)),
         ("again", (plan.again or "") if plan else ""),
         ("command", " ".join(plan.argv) if plan else ""),
-        ("standing", standing(plan) if plan else ""),
+        ("standing", plan.standing if plan else ""),
         ("exit", exit_text(exit_facts_of(view))),
         ("memory peak", _memory_peak(view)),
         *telemetry.lines(view.folder.telemetry, Phase.REPLAY, view.journal),
@@ -165,7 +165,7 @@ def scoring_section(view: ScoringView) -> Section:
         ("metric", f"{plan.metric} ({plan.direction})" if plan else ""),
         ("evaluator", plan.evaluator_digest if plan else ""),
         ("supersedes", f"score-{plan.supersedes:03d}" if plan and plan.supersedes else ""),
-        ("standing", standing(plan) if plan else ""),
+        ("standing", plan.standing if plan else ""),
         *telemetry.lines(view.folder.telemetry, Phase.SCORE, view.journal),
         ("contested", ", ".join(contested_of(view))),
         *taken_over(view),
@@ -252,25 +252,21 @@ def score_text(score: Score | None) -> str:
     return f"{words.figure(score.best.value)} {' '.join(marks)}"
 
 
-def standing(plan: PhasePlan) -> str:
-    """``official``, or ``local``: something was relaxed or official was not asked for."""
-    return "official" if plan.official else "local"
-
-
 def next_command(view: AttemptView) -> str:
     """The command an operator will most likely want next."""
+    option = view.plan.option if view.plan else ""
     if not view.replays:
-        verb = "replay" if view.journal.state is State.SUBMITTED else "lifecycle"
-        return f"orch {verb} {view.id}"
+        submitted = view.journal.state is State.SUBMITTED
+        return f"orch replay {view.id}{option}" if submitted else f"orch lifecycle {view.id}"
     replay = view.replays[-1]
     score = score_of(replay)
     unscored = score is None or score.word in _SCORE_AGAIN
     if replay.artifacts and replay.artifacts.accepted() and unscored:
-        return f"orch score {replay.id}"
+        return f"orch score {replay.id}{replay.plan.option if replay.plan else ''}"
     return {
         State.TERMINAL_BEHAVIOR: f"orch report {view.id}",
-        State.TERMINAL_INFRASTRUCTURE: f"orch replay {view.id}",
-        State.TERMINAL_OPERATOR: f"orch replay {view.id} --again REASON",
+        State.TERMINAL_INFRASTRUCTURE: f"orch replay {view.id}{option}",
+        State.TERMINAL_OPERATOR: f"orch replay {view.id} --again REASON{option}",
     }.get(replay.journal.state or State.QUEUED, f"orch logs {replay.id}")
 
 

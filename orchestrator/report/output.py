@@ -25,7 +25,7 @@ def output_files(folder: RunFolder) -> tuple[Path, ...]:
         name = path_id(folder)
         raise UsageError(
             f"the output of {name} is sealed: an evaluator may print rows of the final data",
-            remedy=f"its numbers are shown by: orch show {name}",
+            remedy=f"its numbers: orch show {name}; whoever may see such rows: {folder.logs}",
         )
     paths = [folder.logs / name for name in _STREAMS]
     if isinstance(folder, AttemptFolder):

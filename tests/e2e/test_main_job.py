@@ -34,6 +34,8 @@ def test_an_official_result_is_official_from_the_start(rig: Rig) -> None:
     aggregate = json.loads((replay / "score-001" / "summary.json").read_text())
     assert aggregate["official"] is True
     assert aggregate["relaxations"] == []
+    twice = rig.call("score", official)
+    assert (twice.code, "not a replay" in twice.err) == (64, True)
     (pack / "evaluator/score.sh").write_text(SCORER.replace("value=$(cat", "value=0.9$(cut -c3-"))
     refused = rig.call("score", replay, "--official")
     assert refused.code == 64

@@ -50,7 +50,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
         (("show", "deadbeef"), ("no run answers to 'deadbeef'",)),
         (("replay", "deadbeef"), ("no run answers to 'deadbeef'",)),
         (("replay", "ATTEMPT/replay-009"), ("no run answers",)),
-        (("score", "ATTEMPT"), ("is not a replay", "orch status")),
+        (("score", "ATTEMPT"), ("not a replay", "orch show")),
         (("score", "PACK", "--checkpoint", "7"), ("is not N=DIR", "--checkpoint 7800=")),
         (("score", "PACK", "--checkpoint", "x=/tmp"), ("not checkpoint-<number>", "7800=")),
         (("score", "PACK", "--checkpoint", "7=/nope"), ("/nope is not a folder", "7800=")),

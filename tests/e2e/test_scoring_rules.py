@@ -31,7 +31,8 @@ def test_a_crash_is_the_scorings_own_failure_and_the_replay_is_untouched(rig: Ri
     attempt = rig.enter(pack)
     done = rig.call("replay", attempt)
     assert done.code == 75
-    assert "score_crashed" in done.err
+    assert "score_crashed: the evaluator crashed on checkpoint-10" in done.err
+    assert str(attempt / "replay-001/score-001/logs/checkpoint-10") in done.err
     assert "orch score" in done.err
     replay = attempt / "replay-001"
     assert final(replay) == "validated"
