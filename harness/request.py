@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 _POLL_SECONDS = 0.1
+_LONGEST_REASON = 8192  # characters: the host passes over a request that holds more
 
 
 def parse(arguments: list[str]) -> dict[str, object]:
@@ -24,13 +25,15 @@ def parse(arguments: list[str]) -> dict[str, object]:
     else:
         parser.add_argument("reason", metavar="REASON", help="why there is nothing to hand in")
     given = vars(parser.parse_args(arguments[1:]))
-    return {"action": arguments[0], "allow_empty": False, "reason": "", **given}
+    # What is no text could not be read by the host either, and nobody would ever answer.
+    reason = given.pop("reason", "").encode("utf-8", "replace").decode()[:_LONGEST_REASON]
+    return {"action": arguments[0], "allow_empty": False, **given, "reason": reason}
 
 
 def send(request: dict[str, object], folder: Path) -> None:
     """Write a request so that the host sees all of it or nothing."""
     unfinished = folder / f"request-{request['id']}.json.tmp"
-    unfinished.write_text(json.dumps(request), encoding="utf-8")
+    unfinished.write_text(json.dumps(request, ensure_ascii=False), encoding="utf-8")
     unfinished.rename(folder / f"request-{request['id']}.json")
 
 

@@ -109,6 +109,16 @@ def test_allow_empty_and_a_reason_reach_the_host(box: RequestBox) -> None:
     assert (request.action, request.reason) == (Action.NO_CANDIDATE, reason)
 
 
+@pytest.mark.parametrize(
+    ("reason", "taken"),
+    [("x" * 8193, "x" * 8192), ("💡" * 9000, "💡" * 8192), ("no \udcff text", "no ? text")],
+)
+def test_a_reason_that_is_long_or_no_text_waits_for_no_answer_that_never_comes(
+    box: RequestBox, reason: str, taken: str
+) -> None:
+    assert _ask(box, "no_candidate.sh", reason, accepted=True)[2].reason == taken
+
+
 @pytest.mark.parametrize(("script", "args"), [("submit.sh", ["--x"]), ("no_candidate.sh", [])])
 def test_a_wrong_call_asks_for_nothing(box: RequestBox, script: str, args: list[str]) -> None:
     ended = _run(script, *args, env={"ORCH_REQUESTS_DIR": str(box.requests)})
