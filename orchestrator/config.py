@@ -94,7 +94,7 @@ class Settings:
             sections = tomllib.loads(self.file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as fault:
+        except (OSError, ValueError, RecursionError) as fault:
             raise UsageError(f"{self.file}: {fault}", remedy=remedy) from fault
         for name in sorted(sections.keys() - set(_SECTIONS)):
             known = " and ".join(f"[{one}]" for one in _SECTIONS)

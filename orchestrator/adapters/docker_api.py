@@ -108,7 +108,7 @@ class DockerApi:
     def version(self) -> dict[str, Any]:
         """The engine's ``/version``."""
         with self._reaching():
-            client = APIClient(self.address, MINIMUM_DOCKER_API_VERSION, self._timeout)
+            client = self._client_of(MINIMUM_DOCKER_API_VERSION)
             try:
                 return client.version(api_version=False)
             finally:
@@ -123,7 +123,16 @@ class DockerApi:
     def _client(self) -> APIClient:
         spoken = self.version["ApiVersion"]
         with self._reaching():
+            return self._client_of(spoken)
+
+    def _client_of(self, spoken: str) -> APIClient:
+        try:
             return APIClient(self.address, spoken, self._timeout)
+        except ValueError as fault:
+            raise EngineUnavailableError(
+                f"{self.address} is no address of a container engine: {fault}",
+                remedy=START_REMEDY,
+            ) from fault
 
     def incarnation(self) -> str:
         """Say which process answers now; "" when unknowable.

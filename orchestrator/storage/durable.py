@@ -26,7 +26,7 @@ _STORAGE_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 _UNUSABLE = frozenset(
     {
         *(errno.EACCES, errno.EPERM, errno.EROFS),
-        *(errno.ENOTDIR, errno.ENOENT, errno.EEXIST, errno.ELOOP),
+        *(errno.ENOTDIR, errno.ENOENT, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG),
     }
 )
 _UNFINISHED = ".tmp"

@@ -286,6 +286,12 @@ def test_an_engine_that_is_not_there_is_named_with_a_remedy(tmp_path: Path) -> N
         assert address.partition("://")[2] in str(caught.value)
 
 
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:99999", "http://[::1"])
+def test_what_is_no_address_is_no_bug_of_ours(address: str) -> None:
+    with pytest.raises(EngineUnavailableError, match="is no address of a container engine"):
+        DockerEngine(address).abilities()
+
+
 # -- broken connections, by a proxy between us and the engine
 
 # The SDK leaves the socket of a broken connection to the garbage collector, which warns of it.

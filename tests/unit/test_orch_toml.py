@@ -46,6 +46,7 @@ def test_nobody_is_permitted_by_default(tmp_path: Path, text: str | None) -> Non
             r"\[gpuu\] is no section of it; \[gpu\] and \[providers\] are",
         ),
         ("\udcff", "orch.toml: "),
+        ("a = " + "[" * 100_000, "recursion"),
     ],
 )
 def test_a_bad_file_is_one_line_that_names_the_place(tmp_path: Path, text: str, says: str) -> None:

@@ -167,6 +167,13 @@ def test_a_link_is_no_log(sample: SampleRuns, capsys: pytest.CaptureFixture[str]
     assert "has written nothing" in capsys.readouterr().out
 
 
+def test_a_name_too_long_for_a_folder_is_the_operators(
+    sample: SampleRuns, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(["--runs", str(sample.root / ("a" * 300)), "status"]) == Exit.USAGE
+    assert "cannot be used: File name too long" in capsys.readouterr().err
+
+
 def test_status_lists_faults_below(sample: SampleRuns, capsys: pytest.CaptureFixture[str]) -> None:
     scoring = sample.finished()
     scoring.replay.journal.write_bytes(b"garbage\n")
