@@ -170,7 +170,7 @@ def test_a_link_is_no_log(sample: SampleRuns, capsys: pytest.CaptureFixture[str]
 def test_a_name_too_long_for_a_folder_is_the_operators(
     sample: SampleRuns, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert app.run(["--runs", str(sample.root / ("a" * 300)), "status"]) == Exit.USAGE
+    assert app.run(["--runs", str(sample.root.with_name("a" * 300)), "status"]) == Exit.USAGE
     assert "cannot be used: File name too long" in capsys.readouterr().err
 
 
