@@ -154,9 +154,9 @@ def _runs_folder(host: HostProbe) -> Finding:
     if faults:
         return Level.MISSING, f"{folder}: {'; '.join(faults)}"
     free = shutil.disk_usage(folder).free
-    needed = max((r.disk for t in host.tasks for r in _all_resources(t)), default=0)
+    larger = [t.name for t in host.tasks if any(r.disk >= free for r in _all_resources(t))]
     fact = f"{host.settings.runs}: flock, link, rename, fsync; {free / _GIB:.1f} GiB free"
-    return _limited_unless(free > needed, fact, f"{fact}; a bundled task reserves more")
+    return _limited_unless(not larger, fact, f"{fact}; too little for {', '.join(larger)}")
 
 
 def _writable(folder: Path) -> Finding:
@@ -263,7 +263,7 @@ CHECKS: tuple[Check, ...] = (
     Check("limits", _limits, "see the kernel's cgroup and swapaccount boot options"),
     Check("runtime", _runtime, "install runc"),
     Check("size-limited volumes", _volumes, "run as root on Linux with e2fsprogs and util-linux"),
-    Check("runs folder", _runs_folder, "choose a local file system: --runs DIR or ORCH_RUNS"),
+    Check("runs folder", _runs_folder, "choose a local disk with room: --runs DIR or ORCH_RUNS"),
     Check("host folder", _host_folder, "make it writable for every user of orch, or set ORCH_HOST"),
     Check("images", _images, "orch images build NAME"),
     Check("assets", _assets, "orch task prepare TASK; ORCH_ASSETS chooses the folder"),

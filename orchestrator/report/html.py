@@ -19,12 +19,18 @@ from orchestrator.report import facts, words
 from orchestrator.report.chart import chart_of
 from orchestrator.report.references import reference_points
 from orchestrator.report.section import Section, Table
-from orchestrator.report.story import tell
+from orchestrator.report.story import exit_text, tell
 from orchestrator.report.text import clean
 from orchestrator.report.views import (
     AttemptView,
+    ReplayView,
+    RunView,
+    Score,
     ScoringView,
+    ending_reason,
+    exit_facts_of,
     headline,
+    relaxations_of,
     score_of,
     scoring_of,
     state_word,
@@ -53,6 +59,7 @@ def render(view: AttemptView, *, now: datetime) -> str:
     style = _style()
     replay = headline(view)
     scoring = scoring_of(replay) if replay else None
+    score = score_of(replay) if replay else None
     tables = _tables(view, scoring)
     return (
         environment()
@@ -63,8 +70,11 @@ def render(view: AttemptView, *, now: datetime) -> str:
             view=view,
             title=(view.plan.task.title or view.plan.task.name) if view.plan else view.id,
             state=state_word(view),
-            score=score_of(replay) if replay else None,
+            score=score,
             scoring=scoring,
+            came_from=_came_from(view, scoring or replay),
+            why_none=_why_none(view, replay, score),
+            why_local=_why_local(view, replay, scoring),
             chart=chart_of(scoring) if scoring else None,
             tables=tables,
             sections=_sections(view, tables),
@@ -102,8 +112,33 @@ def _finished(value: object) -> object:
 
 
 def _tables(view: AttemptView, scoring: ScoringView | None) -> tuple[Table, ...]:
-    both = (facts.scores(scoring), facts.components(scoring)) if scoring else ()
-    return tuple(table for table in (*both, reference_points(view)) if table.rows)
+    """What heads the page; reference points only beside something they can be held against."""
+    found = (facts.scores(scoring), facts.components(scoring)) if scoring else ()
+    own = tuple(table for table in found if table.rows)
+    points = reference_points(view)
+    return (*own, points) if own and points.rows else own
+
+
+def _came_from(view: AttemptView, run: RunView | None) -> str:
+    """Name the replay and the scoring within the attempt that the headline is of."""
+    return run.id.removeprefix(f"{view.id}/") if run else ""
+
+
+def _why_none(view: AttemptView, replay: ReplayView | None, score: Score | None) -> str:
+    """Say why there is no score, where no scoring says it."""
+    if score is not None:
+        return score.reason
+    if replay is None:
+        return ending_reason(view) or "no replay yet"
+    ended = exit_text(exit_facts_of(replay) or None)
+    parts = (ended, ending_reason(replay) or state_word(replay))
+    return ", ".join(part for part in parts if part)
+
+
+def _why_local(view: AttemptView, *below: RunView | None) -> tuple[str, ...]:
+    """List once what was relaxed on the way to the headline."""
+    runs = (view, *(run for run in below if run))
+    return tuple(dict.fromkeys(why for run in runs for why in relaxations_of(run)))
 
 
 def _sections(view: AttemptView, shown: tuple[Table, ...]) -> tuple[Section, ...]:

@@ -132,6 +132,17 @@ def test_a_runs_folder_whose_file_system_fails_is_missing(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_runs_folder_without_room_names_the_tasks_it_is_too_small_for(tmp_path: Path) -> None:
+    need = 2 * shutil.disk_usage(tmp_path).total
+    larger = DIGITS.model_copy(
+        update={"name": "huge", "defaults": DIGITS.defaults.model_copy(update={"disk": need})}
+    )
+    found = look(tmp_path, Engine(), tasks=(DIGITS, larger))["runs folder"]
+    assert found.level is Level.LIMITED
+    assert found.fact.endswith("; too little for huge")
+    assert "room" in found.remedy
+
+
 def test_programs_that_are_not_installed_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

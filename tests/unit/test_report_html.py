@@ -104,8 +104,24 @@ def test_the_page_says_what_there_is(sample: SampleRuns) -> None:
         "exit code 0, stop reason exited, 9 min 29 s",
         "submit refused",
         "the volume of /out is watched, not allocated",
+        "unlearn_score, replay-001/score-001, checkpoint-9100",
+        f"orch verify {scoring.replay.attempt.root.parent.name}/attempt-001 --key KEY.pem",
     ):
         assert said in words
+    head = words[: words.index("Scores")]
+    assert "the volume of /out is watched, not allocated" in head
+
+
+def test_a_page_without_a_score_says_why_and_shows_no_others_as_if_it_were_one(
+    sample: SampleRuns,
+) -> None:
+    sample.reference = ({"name": "start", "value": 0.4, "note": "measured elsewhere"},)
+    sample.broken()
+    page = Page(render(_view(sample.runs.configs()[0].attempt(1)), now=START))
+    words = " ".join(" ".join(page.words).split())
+    assert "no score replay-001: container_lost: the engine forgot it" in words
+    assert "Scores" not in page.words
+    assert words.index("measured elsewhere") > words.index("Replay 001")
 
 
 @pytest.mark.parametrize("kind", ["no_candidate", "broken", "explored", "attempt"])
