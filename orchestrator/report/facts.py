@@ -321,7 +321,7 @@ def _changes(changed: dict[str, int]) -> str:
 
 def _memory_peak(view: RunView) -> str:
     peak = exit_facts_of(view).get("memory_peak")
-    return human(peak) if isinstance(peak, int) else ""
+    return f"at least {human(peak)}" if isinstance(peak, int) else ""
 
 
 def _host_facts(view: ReplayView) -> list[str]:
