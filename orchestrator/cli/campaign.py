@@ -1,5 +1,6 @@
 """``orch campaign``: the register of everything that was started, and its head to publish."""
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -9,8 +10,11 @@ from orchestrator.cli.context import invocation
 from orchestrator.cli.folder import runs_folder
 from orchestrator.cli.render import emit, emit_json, table
 from orchestrator.errors import UsageError
+from orchestrator.lifecycle.machine import is_terminal
+from orchestrator.report.views import KINDS, RunView, attempts
 from orchestrator.storage.campaign import Campaign, CampaignRecord, CampaignView, read_campaign
 from orchestrator.storage.layout import RunsFolder
+from orchestrator.storage.supervisor import is_supervised
 from orchestrator.wiring import system_clock
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -46,9 +50,26 @@ def close(context: typer.Context) -> None:
     """End the campaign: nothing more is registered in this runs folder. Prints the last head."""
     runs = runs_folder(context)
     _read(runs)
+    if (going := next(_going_on(runs), None)) is not None:
+        raise UsageError(
+            f"{going} goes on: what follows from it could not begin in a closed campaign",
+            remedy="close it once every run has ended (orch status); orch gc ends abandoned ones",
+        )
     logging.configure(invocation(context))
     Campaign(runs.campaign, system_clock()).close()
     emit(_read(runs).head)
+
+
+def _going_on(runs: RunsFolder) -> Iterator[str]:
+    """Name the runs that have not ended, or that somebody still sees to."""
+    for attempt in attempts(runs):
+        scorings = (scoring for replay in attempt.replays for scoring in replay.scorings)
+        views: tuple[RunView, ...] = (attempt, *attempt.replays, *scorings)
+        for view in views:
+            state = view.journal.state
+            ended = state is None or is_terminal(KINDS[type(view)], state)
+            if not ended or is_supervised(view.folder.root):
+                yield view.id
 
 
 def _read(runs: RunsFolder) -> CampaignView:

@@ -1,11 +1,15 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli.app import run
+from orchestrator.report.lookup import path_id
 from orchestrator.storage.campaign import Campaign, CampaignEvent, read_campaign
+from orchestrator.storage.supervisor import supervising
 from tests.unit.records_help import TickingClock
+from tests.unit.sample_runs import SampleRuns
 
 
 @pytest.fixture
@@ -53,6 +57,22 @@ def test_close_ends_it_once(runs: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert view.records[-1].event is CampaignEvent.CLOSED
     assert capsys.readouterr().out == view.head + "\n"
     assert _orch(runs, "campaign", "close") == 64
+
+
+def test_close_waits_for_what_goes_on(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A replay that ended in a closed campaign could never be scored."""
+    sample = SampleRuns(runs)
+    scoring = sample.finished()
+    attempt, _ = sample.explored(2)
+    before = (runs / "campaign.jsonl").read_bytes()
+    assert _orch(runs, "campaign", "close") == 64
+    assert f"{path_id(attempt)} goes on" in capsys.readouterr().err
+    assert (runs / "campaign.jsonl").read_bytes() == before
+    shutil.rmtree(attempt.root)
+    with supervising(scoring.replay.root):
+        assert _orch(runs, "campaign", "close") == 64
+        assert f"{path_id(scoring.replay)} goes on" in capsys.readouterr().err
+    assert _orch(runs, "campaign", "close") == 0
 
 
 def test_nothing_registered_has_no_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
