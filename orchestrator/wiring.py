@@ -147,14 +147,16 @@ def _open_runs(root: Path) -> "RunsFolder":
 
 def _open_key(home: Path, runs: "RunsFolder") -> "SigningKey":
     """Load the signing key, made at first use, and publish its public half into the runs folder."""
-    from orchestrator.storage.durable import folder_faults
+    from orchestrator.storage.durable import folder_faults, storage_faults
     from receipts.errors import KeyUnusableError
     from receipts.keys import load_or_create, publish
 
+    unusable = folder_faults("the folder of keys", home, "name another: ORCH_HOME")
     try:
-        with folder_faults("the folder of keys", home, "name another: ORCH_HOME"):
+        with unusable, storage_faults(home):
             key = load_or_create(home)
-        publish(key, runs.keys)
+        with storage_faults(runs.keys):
+            publish(key, runs.keys)
     except KeyUnusableError as refusal:
         raise UsageError(str(refusal), remedy="see README, Receipts and keys") from refusal
     return key
