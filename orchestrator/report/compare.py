@@ -8,6 +8,7 @@ seeded replays of one attempt (``--repeats``) are made here from what each came 
 import csv
 import io
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +46,8 @@ class Line:
         seed: which of the evaluator's seeds, ``mean`` over several, or empty for the only one.
         figures: by the name of the measure; None where it was not a finite number.
         deviations: of a mean, the sample standard deviations.
-        marks: what a reader has to know: ``no edit``, ``local``, ``contested``, why no figure.
+        marks: what a reader has to know: ``no edit``, ``local``, ``contested``, why no figure; and
+            ``candidate of 3 attempts`` where a row is one draw more of what others entered as well.
     """
 
     run: str
@@ -115,11 +117,13 @@ class Comparison:
 def compare(views: Iterable[AttemptView], pack: Pack) -> Comparison:
     """Compare the finished replays of ``pack`` in ``views``."""
     score = pack.spec.score
+    ours = [v for v in views if v.plan is not None and v.plan.task.name == pack.spec.name]
+    draws = _draws(ours)
     groups = [
         group
-        for view in views
-        if view.plan is not None and view.plan.task.name == pack.spec.name
-        for group in _groups(view, view.plan, pack)
+        for view in ours
+        if view.plan is not None
+        for group in _groups(view, view.plan, pack, draws)
     ]
     sign = -1.0 if score.direction is Direction.MAX else 1.0
 
@@ -134,12 +138,26 @@ def compare(views: Iterable[AttemptView], pack: Pack) -> Comparison:
     return Comparison(tuple(dict.fromkeys([*first, *measured])), lines, score.note)
 
 
-def _groups(view: AttemptView, plan: AttemptPlan, pack: Pack) -> Iterable[tuple[Line, ...]]:
+def _draws(views: Iterable[AttemptView]) -> Mapping[str, int]:
+    """Count for each candidate the attempts that replayed it to an end."""
+    return Counter(
+        candidate
+        for view in views
+        for candidate in {r.plan.candidate for r in _finished(view) if r.plan}
+    )
+
+
+def _finished(view: AttemptView) -> list[ReplayView]:
+    return [r for r in view.replays if r.journal.state is State.TERMINAL_BEHAVIOR and r.plan]
+
+
+def _groups(
+    view: AttemptView, plan: AttemptPlan, pack: Pack, draws: Mapping[str, int]
+) -> Iterable[tuple[Line, ...]]:
     """Make the rows of each finished replay, and those over seeded ones."""
-    finished = [r for r in view.replays if r.journal.state is State.TERMINAL_BEHAVIOR and r.plan]
     seeded: list[Figures] = []
-    for replay in finished:
-        lines = _lines(view, plan, replay, pack)
+    for replay in _finished(view):
+        lines = _lines(view, plan, replay, pack, draws)
         yield lines
         if lines[-1].figures and Series(lines[-1].series).seed is not None:
             seeded.append(lines[-1].figures)
@@ -157,13 +175,19 @@ def _over(columns: Mapping[str, list[float | None]], summed: Any) -> dict[str, f
 
 
 def _lines(
-    view: AttemptView, plan: AttemptPlan, replay: ReplayView, pack: Pack
+    view: AttemptView,
+    plan: AttemptPlan,
+    replay: ReplayView,
+    pack: Pack,
+    draws: Mapping[str, int],
 ) -> tuple[Line, ...]:
     """Make a replay's rows: one for each of the evaluator's seeds, then their mean."""
     series = replay.plan.series if replay.plan else ""
     score = score_of(replay)
     summary = _summary(replay, score)
-    marks = (*_marks(view, plan, pack), *_measured_by(replay), *_why(score))
+    drawn = draws[replay.plan.candidate] if replay.plan else 1
+    again = (f"candidate of {drawn} attempts",) if drawn > 1 else ()
+    marks = (*_marks(view, plan, pack), *again, *_measured_by(replay), *_why(score))
     if summary is None:
         return (_line(replay, plan, series, "", {}, {}, marks),)
     seeds: dict[str, dict[str, float | None]] = {}

@@ -97,9 +97,15 @@ class ReplayView:
     gate: GateRecord | None
     artifacts: Artifacts | None
     scorings: tuple[ScoringView, ...]
-    other_draws: tuple[str, ...]
-    """Path ids of other replays of the same candidate (task, tree and image) in this folder."""
     faults: tuple[str, ...]
+
+    @property
+    def other_draws(self) -> tuple[str, ...]:
+        """Path ids of other replays of the same candidate (task, tree and image) in this folder.
+
+        They are looked for when asked for: that reads the plan of every replay there is.
+        """
+        return () if self.plan is None else same_candidate(self.folder, self.plan.candidate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +192,6 @@ def read_replay(folder: ReplayFolder) -> ReplayView:
         gate=read_record(folder.gate, GateRecord, faults),
         artifacts=read_record(folder.artifacts, Artifacts, faults),
         scorings=tuple(read_scoring(scoring) for scoring in folder.scorings()),
-        other_draws=() if plan is None else same_candidate(folder, plan.candidate),
         faults=faults.lines,
     )
 

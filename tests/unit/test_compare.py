@@ -143,6 +143,22 @@ def test_a_run_without_an_edit_is_marked_and_so_is_one_of_another_version(
     assert compared(sample, pack).lines[-1].marks == ("no edit", OTHER_TASK, "local")
 
 
+def test_a_further_draw_of_one_candidate_is_marked_and_one_by_a_seed_is_not(
+    sample: SampleRuns, pack: Pack
+) -> None:
+    sample.scored(sample.replayed(sample.finished(1).replay.attempt, number=2))
+    assert {line.marks for line in compared(sample, pack).lines} == {
+        ("another version of the task", "local")
+    }
+    sample.finished(2)
+    third = sample.replayed(sample.submitted(3)).plan
+    marks = [line.marks for line in compared(sample, pack).lines]
+    assert all("candidate of 3 attempts" in mark for mark in marks)
+    changed(third, candidate="another")
+    marks = [line.marks for line in compared(sample, pack).lines]
+    assert sum("candidate of 2 attempts" in mark for mark in marks) == len(marks) - 1
+
+
 def test_a_patch_is_named_and_runs_of_other_tasks_are_left_out(
     sample: SampleRuns, pack: Pack
 ) -> None:

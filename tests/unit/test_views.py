@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from orchestrator.domain.attempt import RunKind
 from orchestrator.lifecycle.machine import Event, State
+from orchestrator.report import views
 from orchestrator.report.facts import next_command, replay_section, score_text, sections
 from orchestrator.report.lookup import path_id
 from orchestrator.report.overview import overview
@@ -329,3 +330,14 @@ def test_every_other_draw_of_the_same_candidate_is_named(sample: SampleRuns) -> 
     replay = read_replay(first)
     assert replay.other_draws == (path_id(second),)
     assert ("same candidate", path_id(second)) in replay_section(replay).facts
+
+
+def test_a_list_of_attempts_looks_for_no_other_draws(
+    sample: SampleRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample.finished(1)
+    sample.finished(2)
+    looked: list[object] = []
+    monkeypatch.setattr(views, "same_candidate", lambda *asked: looked.append(asked))
+    overview(attempts(sample.runs), now=START)
+    assert not looked
