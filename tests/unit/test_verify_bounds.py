@@ -3,17 +3,20 @@
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from orchestrator.cli import verify as verify_command
 from orchestrator.cli.app import run
+from orchestrator.storage.supervisor import supervising
 from receipts import journal, verify_find
 from receipts.__main__ import main
 from receipts.keys import SigningKey, load_or_create, publish
 from receipts.statement import PhaseName
 from receipts.verify import verify
-from receipts.verify_model import MAX_FAULTS, Verdict
+from receipts.verify_model import MAX_FAULTS, Report, Step, Verdict, Wanted
 from tests.unit.receipts_help import chain
 
 ATTEMPT = Path("config/attempt-001")
@@ -236,3 +239,52 @@ def test_orch_verify_ends_as_the_standalone_command_does(
     capsys.readouterr()
     assert run(["verify", str(runs), "--key", str(tmp_path / "no.pem")]) == 1
     assert "no readable Ed25519 public key" in capsys.readouterr().out
+
+
+@dataclass
+class Looks:
+    """A verification that finds something the first ``faulty`` times."""
+
+    faulty: int
+    meanwhile: Callable[[], object] = lambda: None
+    count: int = 0
+
+    def __call__(self, folder: Path, _: Wanted) -> Report:
+        self.count += 1
+        report = Report(authenticated=False)
+        if self.count <= self.faulty:
+            report.fault(Step.COMMIT, folder, "missing")
+            self.meanwhile()
+        return report
+
+
+@pytest.mark.parametrize(("faulty", "count", "code"), [(2, 3, 3), (99, 6, 1)])
+def test_what_is_found_while_a_run_is_seen_to_is_looked_at_again(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, faulty: int, count: int, code: int
+) -> None:
+    looks = Looks(faulty)
+    monkeypatch.setattr(verify_command, "check", looks)
+    monkeypatch.setattr(verify_command, "_PAUSES", (0,) * 5)
+    with supervising(runs / ATTEMPT):
+        assert run(["verify", str(runs / ATTEMPT)]) == code
+    assert looks.count == count
+
+
+def test_what_is_found_is_looked_at_again_once_a_run_has_moved(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving = Looks(1, (runs / ATTEMPT / ".complete").touch)
+    still = Looks(1)
+    for looks, code in ((moving, 3), (still, 1)):
+        monkeypatch.setattr(verify_command, "check", looks)
+        assert run(["verify", str(runs)]) == code
+    assert (moving.count, still.count) == (2, 1)
+
+
+def test_nothing_in_a_runs_place_stops_the_command(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (runs / "config" / "attempt-000").touch()
+    (runs / "config" / "attempt-002").touch()
+    assert run(["verify", str(runs)]) == 1
+    assert "attempt-002: not a folder" in capsys.readouterr().out
