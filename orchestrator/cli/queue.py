@@ -22,6 +22,7 @@ from orchestrator.domain.queue import TAKEN, Job, JobKind, JobStatus
 from orchestrator.errors import UsageError
 from orchestrator.evidence.supervise import StopRequest
 from orchestrator.report import queue as report
+from orchestrator.report import words
 from orchestrator.report.text import one_line
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, RunsFolder
 from orchestrator.storage.queue import Queue
@@ -156,7 +157,7 @@ def run(
             reconcile(ctx)
             queue = wiring.queue(call.settings, progress.say)
             done = work(ctx, queue, wishes, forever=forever, limit=jobs)
-    progress.say(f"{done} job(s) taken; orch queue list shows where they stand")
+    progress.say(f"{words.count(done, 'job')} taken; orch queue list shows where they stand")
 
 
 @app.command()

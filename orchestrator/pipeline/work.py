@@ -26,7 +26,7 @@ from orchestrator.evidence.supervise import StopRequest
 from orchestrator.pipeline.enqueue import following
 from orchestrator.pipeline.queued import PLANNERS, ending_of, place, refused
 from orchestrator.pipeline.reconcile import reconcile
-from orchestrator.report import lookup
+from orchestrator.report import lookup, words
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder, RunFolder, ScoringFolder
 from orchestrator.storage.queue import Queue
 from orchestrator.storage.queue_claim import Claim, New
@@ -111,7 +111,8 @@ def work(
             break
     if wishes.interrupted:
         raise InterruptedByOperator(
-            f"stopped after {done} job(s)", remedy="orch queue run goes on with what is queued"
+            f"stopped after {words.count(done, 'job')}",
+            remedy="orch queue run goes on with what is queued",
         )
     return done
 

@@ -156,18 +156,21 @@ def _groups(
 ) -> Iterable[tuple[Line, ...]]:
     """Make the rows of each finished replay, and those over seeded ones."""
     seeded: list[Figures] = []
+    marks: dict[str, None] = {}
     for replay in _finished(view):
         lines = _lines(view, plan, replay, pack, draws)
         yield lines
         if lines[-1].figures and Series(lines[-1].series).seed is not None:
             seeded.append(lines[-1].figures)
+            marks |= dict.fromkeys(lines[-1].marks)
     if len(seeded) > 1:
         names = list(dict.fromkeys(name for figures in seeded for name in figures))
         columns = {name: [figures.get(name) for figures in seeded] for name in names}
         mean, deviations = _over(columns, statistics.fmean), _over(columns, statistics.stdev)
         series = f"{len(seeded)} seeds"
-        marks = _marks(view, plan, pack)
-        yield (_line(view, plan, series, _MEAN, mean, deviations, marks),)
+        if "local" in marks:
+            marks.pop("official", None)
+        yield (_line(view, plan, series, _MEAN, mean, deviations, tuple(marks)),)
 
 
 def _over(columns: Mapping[str, list[float | None]], summed: Any) -> dict[str, float | None]:

@@ -6,6 +6,7 @@ from orchestrator.domain.roles import Phase
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.report import model_use, telemetry, words
 from orchestrator.report.answers import answers_section
+from orchestrator.report.lookup import same_candidate
 from orchestrator.report.references import references_section
 from orchestrator.report.section import Fact, Section, Table
 from orchestrator.report.story import exit_text, taken_over
@@ -135,7 +136,7 @@ def replay_section(view: ReplayView) -> Section:
     facts += _known(
         ("run id", plan.run_id if plan else ""),
         ("series", plan.series if plan else ""),
-        ("same candidate", ", ".join(view.other_draws)),
+        ("same candidate", ", ".join(_other_draws(view))),
         ("again", (plan.again or "") if plan else ""),
         ("command", " ".join(plan.argv) if plan else ""),
         ("standing", plan.standing if plan else ""),
@@ -252,6 +253,12 @@ def score_text(score: Score | None) -> str:
     return f"{words.figure(score.best.value)} {' '.join(marks)}"
 
 
+def member(view: ReplayView) -> str:
+    """Which member of its series a replay is, where it is not the official one; else ""."""
+    series = view.plan.series if view.plan else ""
+    return "" if series == "official" else series
+
+
 def next_command(view: AttemptView) -> str:
     """The command an operator will most likely want next."""
     option = view.plan.option if view.plan else ""
@@ -317,6 +324,11 @@ def _also(phases: tuple[str, ...]) -> str:
 
 def _changes(changed: dict[str, int]) -> str:
     return ", ".join(f"{number} {kind}" for kind, number in changed.items() if number) or "none"
+
+
+def _other_draws(view: ReplayView) -> tuple[str, ...]:
+    """Other replays of the same candidate; to find them reads the plan of every replay there is."""
+    return same_candidate(view.folder, view.plan.candidate) if view.plan else ()
 
 
 def _memory_peak(view: RunView) -> str:

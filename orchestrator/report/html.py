@@ -72,7 +72,7 @@ def render(view: AttemptView, *, now: datetime) -> str:
             state=state_word(view),
             score=score,
             scoring=scoring,
-            came_from=_came_from(view, scoring or replay),
+            came_from=_came_from(view, replay, scoring),
             why_none=_why_none(view, replay, score),
             why_local=_why_local(view, replay, scoring),
             chart=chart_of(scoring) if scoring else None,
@@ -119,9 +119,13 @@ def _tables(view: AttemptView, scoring: ScoringView | None) -> tuple[Table, ...]
     return (*own, points) if own and points.rows else own
 
 
-def _came_from(view: AttemptView, run: RunView | None) -> str:
+def _came_from(view: AttemptView, replay: ReplayView | None, scoring: ScoringView | None) -> str:
     """Name the replay and the scoring within the attempt that the headline is of."""
-    return run.id.removeprefix(f"{view.id}/") if run else ""
+    run = scoring or replay
+    if replay is None or run is None:
+        return ""
+    member = facts.member(replay)
+    return run.id.removeprefix(f"{view.id}/") + (f" ({member})" if member else "")
 
 
 def _why_none(view: AttemptView, replay: ReplayView | None, score: Score | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from orchestrator.domain.attempt import SubmissionOrigin
 from orchestrator.report import words
-from orchestrator.report.facts import score_text
+from orchestrator.report.facts import member, score_text
 from orchestrator.report.lookup import run_id
 from orchestrator.report.views import (
     AttemptView,
@@ -70,6 +70,7 @@ class Row:
             "replay": self.replay
             and {
                 "id": self.replay.id,
+                "series": self.replay.plan and self.replay.plan.series,
                 "state": state_word(self.replay),
                 "ending": ending_reason(self.replay),
                 "exit_code": exit_facts_of(self.replay).get("exit_code"),
@@ -103,7 +104,8 @@ class Row:
             return "-"
         number = self.replay.id.rpartition("-")[2]
         ending = _name(ending_reason(self.replay))
-        return f"{number} {state_word(self.replay)}" + (f" ({ending})" if ending else "")
+        said = (number, member(self.replay), state_word(self.replay), ending and f"({ending})")
+        return " ".join(part for part in said if part)
 
     def _result(self) -> str:
         why = f" ({_name(self.score.reason)})" if self.score and self.score.reason else ""

@@ -28,7 +28,7 @@ from orchestrator.domain.records import (
 )
 from orchestrator.errors import OrchError
 from orchestrator.lifecycle.machine import Event, State
-from orchestrator.report.lookup import path_id, same_candidate
+from orchestrator.report.lookup import path_id
 from orchestrator.storage import durable
 from orchestrator.storage.journal import JournalView, Record, read_journal
 from orchestrator.storage.layout import (
@@ -98,14 +98,6 @@ class ReplayView:
     artifacts: Artifacts | None
     scorings: tuple[ScoringView, ...]
     faults: tuple[str, ...]
-
-    @property
-    def other_draws(self) -> tuple[str, ...]:
-        """Path ids of other replays of the same candidate (task, tree and image) in this folder.
-
-        They are looked for when asked for: that reads the plan of every replay there is.
-        """
-        return () if self.plan is None else same_candidate(self.folder, self.plan.candidate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,7 @@ def test_seeded_replays_are_summed_up_by_their_sample_standard_deviation(
     assert mean.series == "3 seeds"
     assert mean.figures["retain_acc"] == pytest.approx(0.3)
     assert mean.deviations["retain_acc"] == pytest.approx(0.1)
+    assert "local" in mean.marks
 
 
 def test_a_mean_over_replays_is_none_where_one_of_them_has_no_number(

@@ -171,3 +171,9 @@ def test_the_chart_keeps_order_and_stays_inside(sample: SampleRuns) -> None:
     places = [point.y for point in chart.points] + [level.y for level in chart.levels]
     assert all(chart.top <= y <= chart.bottom for y in places)
     assert [level.name for level in chart.levels] == ["reference", "start"]
+
+
+def test_a_headline_of_a_seeded_replay_says_which(sample: SampleRuns) -> None:
+    scoring = sample.scored(sample.replayed(sample.submitted(), number=2))
+    words = Page(render(_view(scoring.replay.attempt), now=START)).words
+    assert "unlearn_score, replay-002/score-001 (seed-2), checkpoint-9100" in words

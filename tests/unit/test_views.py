@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from orchestrator.domain.attempt import RunKind
 from orchestrator.lifecycle.machine import Event, State
-from orchestrator.report import views
+from orchestrator.report import facts
 from orchestrator.report.facts import next_command, replay_section, score_text, sections
 from orchestrator.report.lookup import path_id
 from orchestrator.report.overview import overview
@@ -328,7 +328,6 @@ def test_missing_and_odd_event_data_are_tolerated(sample: SampleRuns) -> None:
 def test_every_other_draw_of_the_same_candidate_is_named(sample: SampleRuns) -> None:
     first, second = sample.finished(1).replay, sample.finished(2).replay
     replay = read_replay(first)
-    assert replay.other_draws == (path_id(second),)
     assert ("same candidate", path_id(second)) in replay_section(replay).facts
 
 
@@ -338,6 +337,13 @@ def test_a_list_of_attempts_looks_for_no_other_draws(
     sample.finished(1)
     sample.finished(2)
     looked: list[object] = []
-    monkeypatch.setattr(views, "same_candidate", lambda *asked: looked.append(asked))
+    monkeypatch.setattr(facts, "same_candidate", lambda *asked: looked.append(asked))
     overview(attempts(sample.runs), now=START)
     assert not looked
+
+
+def test_a_seeded_replay_that_stands_for_its_attempt_is_named_so(sample: SampleRuns) -> None:
+    sample.scored(sample.replayed(sample.submitted(), number=2))
+    (row,) = overview(attempts(sample.runs), now=START)
+    assert row.cells()[4] == "002 seed-2 terminal_behavior"
+    assert row.document()["replay"]["series"] == "seed-2"
