@@ -19,6 +19,7 @@ from orchestrator.ports import AgentSession, Clock, Container, SessionModel
 _NS = 1_000_000_000
 _CLEAR_WALL = 10.0
 _ALOUD = 200
+_CUT = " ..."
 _KILLED = 137
 MOST_ALOUD = 50_000
 """Lines of an exploration that are shown, and so logged: a program can print without end."""
@@ -187,7 +188,9 @@ class ContainerSession(AgentSession):
         number = next(self._shown)
         if number <= MOST_ALOUD:
             said = text if number < MOST_ALOUD else _NO_MORE
-            self.say_aloud(said.partition("\n")[0][:_ALOUD])
+            first, more, _ = said.partition("\n")
+            cut = more or len(first) > _ALOUD
+            self.say_aloud(f"{first[: _ALOUD - len(_CUT)]}{_CUT}" if cut else first)
 
     @property
     def _user(self) -> str:

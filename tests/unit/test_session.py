@@ -65,3 +65,12 @@ def test_a_submission_that_ends_its_container_is_no_error_to_who_looks_on(
     assert aloud == ["$ /opt/harness/submit.sh", said]
     recorded = (tmp_path / "transcript.jsonl").read_text().splitlines()[-1]
     assert json.loads(recorded)["exit_code"] == code
+
+
+def test_a_line_that_is_shown_in_part_ends_in_dots(tmp_path: Path) -> None:
+    aloud: list[str] = []
+    session = session_in(tmp_path, Mock(), aloud)
+    for text in ("one line", "value() {\n  true\n}", "x" * 300):
+        session.say(text)
+    session.transcript.close()
+    assert aloud == ["one line", "value() { ...", "x" * 196 + " ..."]
