@@ -192,7 +192,8 @@ def _another_pack(attempt: AttemptPlan, pack: Pack, *, official: bool) -> tuple[
         raise UsageError(
             f"{pack.source} is {pack.digest}, the attempt was made with {attempt.task_digest}: "
             "no score with it is official",
-            remedy="restore the pack of the attempt, or leave out --official for a local result",
+            remedy="restore the pack of the attempt; without --official the score is local, and "
+            "supersedes one there is",
         )
     return (f"{OTHER_TASK}: {pack.digest}",)
 
