@@ -102,6 +102,8 @@ def logs(
     files = output_files(found)
     if follow and (raw or json):
         raise UsageError("--follow prints text", remedy="leave out --raw and --json")
+    if raw and json:
+        raise UsageError("--raw prints bytes, --json a document", remedy="leave out one of them")
     if follow:
         _follow(found)
     elif raw:

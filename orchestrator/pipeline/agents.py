@@ -88,6 +88,11 @@ class Supply:
                     f"agent {agent.name!r} works without a model, and {model!r} was given",
                     remedy="leave out --model, or give --model none",
                 )
+            if effort_of(effort):
+                raise UsageError(
+                    f"agent {agent.name!r} works without a model, and --effort {effort} is a model's",
+                    remedy="leave out --effort, or give --effort none",
+                )
             return ""
         if model == NO_MODEL:
             raise UsageError(

@@ -47,6 +47,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
         (("explore", "nothing/like/it"), ("no task at nothing/like/it", "orch task")),
         (("explore", "PACK", "--agent", "scriptd"), ("no agent 'scriptd'", "scripted")),
         (("explore", "PACK", "--model", "gpt-5"), ("works without a model", "--model none")),
+        (("explore", "PACK", "--effort", "high"), ("works without a model", "--effort none")),
         (("show", "deadbeef"), ("no run answers to 'deadbeef'",)),
         (("replay", "deadbeef"), ("no run answers to 'deadbeef'",)),
         (("replay", "ATTEMPT/replay-009"), ("no run answers",)),

@@ -91,6 +91,7 @@ def test_what_is_no_text_is_not_followed(sample: SampleRuns) -> None:
     sample.attempt()
     for other in ("--raw", "--json"):
         assert app.run(["logs", "-f", "attempt-001", other]) == Exit.USAGE
+    assert app.run(["logs", "attempt-001", "--raw", "--json"]) == Exit.USAGE
 
 
 def test_the_output_of_a_scoring_is_not_followed(sample: SampleRuns) -> None:
