@@ -90,7 +90,7 @@ class Supply:
                 )
             if effort_of(effort):
                 raise UsageError(
-                    f"agent {agent.name!r} works without a model, and --effort {effort} is a model's",
+                    f"agent {agent.name!r} works without a model, and --effort {effort} was given",
                     remedy="leave out --effort, or give --effort none",
                 )
             return ""
