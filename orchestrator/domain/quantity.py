@@ -23,19 +23,22 @@ _BYTES = {
     "tb": 1000**4,
 }
 _COUNTS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3}
+_MOST = 2.0**63
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def _parse(value: object, units: dict[str, float] | dict[str, int], what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"expected {what}, got {value!r}")  # noqa: TRY004 - pydantic wants it
-    if isinstance(value, (int, float)):
-        return value
-    match = _QUANTITY.fullmatch(value)
-    if match is None or match.group(2).lower() not in units:
-        known = ", ".join(unit for unit in units if unit)
-        raise ValueError(f"{value!r} is not {what}: a number with one of {known}")
-    return float(match.group(1)) * units[match.group(2).lower()]
+    if isinstance(value, str):
+        match = _QUANTITY.fullmatch(value)
+        if match is None or match.group(2).lower() not in units:
+            known = ", ".join(unit for unit in units if unit)
+            raise ValueError(f"{value!r} is not {what}: a number with one of {known}")
+        value = float(match.group(1)) * units[match.group(2).lower()]
+    if not abs(value) <= _MOST:
+        raise ValueError(f"beyond what can be {what}")
+    return value
 
 
 def seconds(value: object) -> float:

@@ -97,7 +97,7 @@ class Resources(Strict):
     """What one phase's container gets."""
 
     image: str = "cpu-numpy"
-    cpus: Annotated[float, Field(gt=0)] = 1
+    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1
     memory: Bytes = 1024**3
     shm: Bytes = 64 * 1024**2
     tmp: Bytes = 1024**3
@@ -113,7 +113,7 @@ class PhaseOverride(Strict):
     """Any of ``defaults`` may be set again for one phase; None means the default holds."""
 
     image: str | None = None
-    cpus: Annotated[float, Field(gt=0)] | None = None
+    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     memory: Bytes | None = None
     shm: Bytes | None = None
     tmp: Bytes | None = None

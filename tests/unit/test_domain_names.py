@@ -75,7 +75,12 @@ def test_counts_are_decimal() -> None:
 
 @pytest.mark.parametrize("parse", [seconds, size, count])
 @pytest.mark.parametrize(
-    "value", [True, None, "", "abc", "-1", "1x", "1 2", "\u0661", [], "nan", "1e3"]
+    "value",
+    [
+        *(True, None, "", "abc", "-1", "1x", "1 2", "\u0661", [], "nan", "1e3"),
+        *(float("inf"), -float("nan"), 10**400, "9" * 400),
+    ],
+    ids=lambda value: repr(value)[:9] + type(value).__name__,
 )
 def test_what_is_no_quantity_is_refused(parse: object, value: object) -> None:
     assert callable(parse)
