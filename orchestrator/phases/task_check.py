@@ -14,8 +14,14 @@ from typing import IO
 from orchestrator.domain.image import image_reference
 from orchestrator.domain.roles import VISIBLE_ROLES, DataRole, Phase
 from orchestrator.domain.task import Asset, BuiltinValidator
-from orchestrator.errors import AssetMismatchError, EngineUnavailableError, UsageError
+from orchestrator.errors import (
+    AssetMismatchError,
+    EngineUnavailableError,
+    TaskPackError,
+    UsageError,
+)
 from orchestrator.evidence.image_workspace import WORKSPACE, added_to, has_run_script, lay
+from orchestrator.evidence.instruction import render
 from orchestrator.evidence.overlap import HiddenAsset, Overlap, RowIndex
 from orchestrator.evidence.tree import tree_digest
 from orchestrator.phases.fetch import Published, differing
@@ -45,7 +51,7 @@ def run(path: Path, ports: CheckPorts) -> tuple[Fault, ...]:
     pack, faults = examine(path)
     if pack is None:
         return faults
-    found = [*faults, *_assets(pack, ports.store)]
+    found = [*faults, *_instruction(pack), *_assets(pack, ports.store)]
     ready = {name for name in pack.spec.assets if _is_ready(pack, name, ports.store)}
     index = _hidden_rows(pack, ready, ports.store)
     found += (
@@ -59,6 +65,15 @@ def run(path: Path, ports: CheckPorts) -> tuple[Fault, ...]:
     found += _images(pack, index, ports.engine)
     found += _workspace(pack, ports.engine)
     return tuple(sorted(set(found)))
+
+
+def _instruction(pack: Pack) -> Iterator[Fault]:
+    """Render the instruction; a file that is not there was told with the text."""
+    if (pack.folder / pack.spec.instructions).is_file():
+        try:
+            render(pack, pack.spec, pack.spec.explore.wall)
+        except TaskPackError as fault:
+            yield pack.fault("instructions", message=str(fault))
 
 
 def _workspace(pack: Pack, engine: ContainerEngine) -> Iterator[Fault]:

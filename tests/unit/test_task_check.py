@@ -145,6 +145,17 @@ def test_faults_of_the_text_and_of_the_rows_come_together(tmp_path: Path) -> Non
         assert part in messages
 
 
+@pytest.mark.parametrize(
+    "text", [b"\xff", b"{{ nope }}", b"{{ 1/0 }}", b"{{ ''.__class__ }}", b"{{ range(10**9) }}"]
+)
+def test_an_instruction_that_cannot_be_rendered_is_a_fault(tmp_path: Path, text: bytes) -> None:
+    bench = Bench(tmp_path)
+    (bench.task.parent / "instruction.md").write_bytes(text)
+    (fault,) = bench.check()
+    assert ": instructions: " in str(fault)
+    assert "instruction.md: " in str(fault)
+
+
 def test_text_without_a_meaning_is_reported_alone(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.task.write_text(bench.text + "titel: x\n")
