@@ -41,13 +41,13 @@ def load_script(path: Path) -> tuple[tuple[ScriptStep, ...], str]:
         steps = _STEPS.validate_python(raw)
     except OSError as failure:
         raise TaskPackError(f"{path}: {failure.strerror}", remedy="name it in script:") from failure
-    except yaml.YAMLError as fault:
-        said = " ".join(str(fault).split())
-        raise TaskPackError(f"{path} is not YAML: {said}", remedy=_STEP) from fault
     except ValidationError as fault:
         raise TaskPackError(
             f"{path} is not a list of steps: {faults(fault)}", remedy=_STEP
         ) from fault
+    except (yaml.YAMLError, ValueError, RecursionError) as fault:
+        said = " ".join(str(fault).split())
+        raise TaskPackError(f"{path} is not YAML: {said}", remedy=_STEP) from fault
     return steps, "sha256:" + hashlib.sha256(data).hexdigest()
 
 

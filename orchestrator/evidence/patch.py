@@ -26,7 +26,7 @@ _NAME_LINES = frozenset({b"rename from", b"rename to", b"copy from", b"copy to"}
 _COPYING = frozenset({b"rename from", b"copy from"})
 _CREATING = frozenset({b"new file mode", b"rename to", b"copy to"})
 _INDEX = re.compile(rb"[0-9a-f]+\.\.[0-9a-f]+(?: ([0-7]{6}))?")
-_HUNK = re.compile(rb"@@ -[0-9]+(?:,([0-9]+))? \+[0-9]+(?:,([0-9]+))? @@.*", re.DOTALL)
+_HUNK = re.compile(rb"@@ -[0-9]+(?:,([0-9]{1,12}))? \+[0-9]+(?:,([0-9]{1,12}))? @@.*", re.DOTALL)
 _BINARY = re.compile(rb"(literal|delta) ([0-9]{1,12})")
 _BASE85 = re.compile(rb"[A-Za-z][0-9A-Za-z!#$%&()*+\-;<=>?@^_`{|}~]+")
 _ESCAPE = re.compile(rb"\\([abtnvfr\"\\]|[0-3][0-7]{2})")

@@ -318,7 +318,7 @@ def _numbered(checkpoints: Mapping[str, Path]) -> list[tuple[str, Path]]:
     for path in checkpoints.values():
         if not path.is_dir():
             raise UsageError(f"{path} is not a folder", remedy="--checkpoint 7800=path/to/folder")
-    return [(numbered.name.decode(), sources[numbered.name]) for numbered in found]
+    return [(numbered.name.decode(), sources[numbered.name].resolve()) for numbered in found]
 
 
 def _enter(folder: ReplayFolder, name: str, source: Path) -> dict[str, Any]:

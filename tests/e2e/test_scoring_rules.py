@@ -115,6 +115,8 @@ def test_existing_checkpoints_are_scored_without_a_run(rig: Rig) -> None:
         folder = rig.root / f"made-{progress}"
         folder.mkdir()
         (folder / ("weights.txt" if value else "notes.txt")).write_text(value + "\n")
+    (rig.root / "made-12").rename(rig.root / "elsewhere")
+    (rig.root / "made-12").symlink_to("elsewhere")
     named = [f"--checkpoint={n}={rig.root / f'made-{n}'}" for n in ("7", "12", "9")]
     done = rig.call("score", pack, *named, "--json")
     assert done.code == 0, done.err

@@ -288,3 +288,9 @@ def test_every_rule_is_one_of_the_task_s_words() -> None:
 def test_a_damaged_patch_is_a_fault(patch: bytes) -> None:
     with pytest.raises(PatchFault):
         parse(patch)
+
+
+def test_a_hunk_of_more_lines_than_digits_can_be_read_is_refused() -> None:
+    head = b"diff --git a/x b/x\nnew file mode 100644\n--- /dev/null\n+++ b/x\n"
+    with pytest.raises(PatchFault, match="not a hunk header"):
+        parse(head + b"@@ -0,0 +1," + b"9" * 5000 + b" @@\n+x\n")

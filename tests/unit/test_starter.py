@@ -9,9 +9,17 @@ import pytest
 from orchestrator.agents.scripted import load_script
 from orchestrator.cli.app import run as orch
 from orchestrator.config import bundled
-from orchestrator.errors import Exit, UsageError
+from orchestrator.errors import Exit, TaskPackError, UsageError
 from orchestrator.storage.pack import examine, load_pack
 from orchestrator.storage.starter import start_pack
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "- 2024-13-45\n", "- {run: [\n"])
+def test_a_script_that_cannot_be_read_is_the_packs_fault(tmp_path: Path, text: str) -> None:
+    script = tmp_path / "demo.yaml"
+    script.write_text(text)
+    with pytest.raises(TaskPackError, match="is not YAML"):
+        load_script(script)
 
 
 def test_a_new_pack_has_no_fault_and_its_folders_name(tmp_path: Path) -> None:
