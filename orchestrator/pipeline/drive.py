@@ -4,7 +4,7 @@
 terminal event; a candidate's doing arrives as an ordinary outcome.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 from orchestrator.domain.attempt import Entry, RunKind, TerminationReason
@@ -180,11 +180,13 @@ def _validate_again(
         _append(journal, validate.run(ctx, plan, pack, folder, collected.data, fresh))
 
 
-def drive_checkpoints(ctx: Context, folder: ReplayFolder, pack: Pack, entered: Outcome) -> State:
-    """Take a replay that existing checkpoints were entered into through validation."""
+def drive_checkpoints(
+    ctx: Context, folder: ReplayFolder, pack: Pack, enter: Callable[[], Outcome]
+) -> State:
+    """Enter existing checkpoints into a replay, and take it through validation."""
     plan = load(folder.plan, ReplayPlan)
     with _supervised(ctx, folder, plan) as journal:
-        _append(journal, entered)
+        _append(journal, entered := enter())
         disk = scratch_size(pack.spec, Phase.VALIDATE)
         with gate.passed(ctx, plan, (Phase.VALIDATE,), folder.gate, disk) as held:
             ctx.guard(folder.root, held)
@@ -200,16 +202,14 @@ def drive_scoring(ctx: Context, folder: ScoringFolder, pack: Pack) -> State:
         InterruptedByOperator: a person stopped it.
     """
     plan = load(folder.plan, ScoringPlan)
-    evidence = folder.gate
     with _supervised(ctx, folder, plan) as journal:
         journal.append(Event.GATE_STARTED)
         disk = scratch_size(pack.spec, Phase.SCORE)
-        with gate.passed(ctx, plan, (Phase.SCORE,), evidence, disk) as held:
+        with gate.passed(ctx, plan, (Phase.SCORE,), folder.gate, disk) as held:
             ctx.guard(folder.root, held)
             journal.append(Event.GATE_PASSED, **named(held))
-            outcome = score.run(
-                ctx, plan, pack, folder, journal, held, crashes_before(folder, plan)
-            )
+            crashes = crashes_before(folder, plan)
+            outcome = score.run(ctx, plan, pack, folder, journal, held, crashes)
             _append(journal, outcome)
             ctx.campaign.append(
                 CampaignEvent.HEAD,

@@ -4,7 +4,7 @@ Each job registers before it starts, drives its run to an end, and returns where
 members of a series are declared before the first of them starts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -296,10 +296,7 @@ def score_checkpoints(
         ctx, attempt, pack, series=Series(), again=None, official=official
     )
     folder = register.register_replay(ctx, attempt, replay_plan)
-    make_folder(folder.checkpoints)
-    collected = [_enter(folder, number, source) for number, source in rows]
-    outcome = Outcome(Event.COLLECTED, {"checkpoints": collected, "ignored": []})
-    state = drive.drive_checkpoints(ctx, folder, pack, outcome)
+    state = drive.drive_checkpoints(ctx, folder, pack, lambda: _entered(folder, rows))
     if not load(folder.artifacts, Artifacts).accepted():
         return Replayed(folder, state)
     scoring, scored = score(ctx, folder, reference_run=reference_run, official=official)
@@ -319,6 +316,13 @@ def _numbered(checkpoints: Mapping[str, Path]) -> list[tuple[str, Path]]:
         if not path.is_dir():
             raise UsageError(f"{path} is not a folder", remedy="--checkpoint 7800=path/to/folder")
     return [(numbered.name.decode(), sources[numbered.name].resolve()) for numbered in found]
+
+
+def _entered(folder: ReplayFolder, rows: Sequence[tuple[str, Path]]) -> Outcome:
+    """Copy checkpoints in; a disk that has no room for them ends the replay."""
+    make_folder(folder.checkpoints)
+    collected = [_enter(folder, name, source) for name, source in rows]
+    return Outcome(Event.COLLECTED, {"checkpoints": collected, "ignored": []})
 
 
 def _enter(folder: ReplayFolder, name: str, source: Path) -> dict[str, Any]:

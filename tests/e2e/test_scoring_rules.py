@@ -5,6 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from orchestrator.domain.outcome import HostFact
+from orchestrator.errors import StorageFullError
+from orchestrator.pipeline import jobs
 from receipts.verify import verify
 from tests.e2e.rig import PUBLISH, SCORER, THREE, Rig, events, final, last, snapshot
 
@@ -143,6 +148,22 @@ def test_a_checkpoint_that_is_not_there_registers_nothing(rig: Rig) -> None:
     for named in ("7=/nowhere", "x=/tmp", "7"):
         assert rig.call("score", pack, "--checkpoint", named).code == 64
     assert not list(rig.runs.glob("*/attempt-*"))
+
+
+def test_a_disk_without_room_for_a_checkpoint_ends_the_replay_as_what_it_was(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack, made = rig.pack(ONE), rig.root / "entered"
+    made.mkdir()
+
+    def no_room(*_: object, **__: object) -> None:
+        raise StorageFullError("no room for it")
+
+    monkeypatch.setattr(jobs, "collect_one", no_room)
+    assert rig.call("score", pack, f"--checkpoint=7={made}").code == 75
+    (replay,) = rig.runs.glob("*/attempt-001/replay-001")
+    assert last(replay, "infrastructure")["fact"] == HostFact.HOST_DISK_FULL
+    rig.nothing_left()
 
 
 def test_a_validator_may_have_an_image_of_its_own(rig: Rig) -> None:
