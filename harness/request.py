@@ -23,10 +23,11 @@ def parse(arguments: list[str]) -> dict[str, object]:
     if arguments[0] == "submit":
         parser.add_argument("--allow-empty", action="store_true", help="submit without changes")
     else:
-        parser.add_argument("reason", metavar="REASON", help="why there is nothing to hand in")
+        what = "why there is nothing to hand in"
+        parser.add_argument("reason", metavar="REASON", nargs="+", help=what)
     given = vars(parser.parse_args(arguments[1:]))
     # What is no text could not be read by the host either, and nobody would ever answer.
-    reason = given.pop("reason", "").encode("utf-8", "replace").decode()[:_LONGEST_REASON]
+    reason = " ".join(given.pop("reason", ())).encode("utf-8", "replace").decode()[:_LONGEST_REASON]
     return {"action": arguments[0], "allow_empty": False, **given, "reason": reason}
 
 

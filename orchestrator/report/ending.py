@@ -13,6 +13,7 @@ from orchestrator.domain.records import (
     ScoredCheckpoint,
 )
 from orchestrator.lifecycle.machine import Event, State
+from orchestrator.report.facts import breaches
 from orchestrator.report.lookup import path_id, run_id
 from orchestrator.report.text import one_line
 from orchestrator.report.views import contested_of, ending_reason, read
@@ -39,7 +40,9 @@ def _attempt(folder: AttemptFolder, state: State) -> Iterator[str]:
     data = {} if ended is None else ended.data
     short = run_id(folder)[:8]
     yield f"{path_id(folder)}  [{short}]"
-    yield f"  {state.value}: {data.get('reason') or data.get('origin', '')}"
+    said = (data.get("reason") or data.get("origin", ""), data.get("message", ""))
+    yield f"  {state.value}: {one_line(': '.join(str(part) for part in said if part))}"
+    yield from (f"    {breach}" for breach in breaches(view))
     if state is State.SUBMITTED and data.get("patch_sha256"):
         yield f"  candidate {short_digest(str(data['patch_sha256']))}"
         yield f"  next: orch replay {short}{load(folder.plan, AttemptPlan).option}"

@@ -10,6 +10,7 @@ from orchestrator.report.lookup import same_candidate
 from orchestrator.report.references import references_section
 from orchestrator.report.section import Fact, Section, Table
 from orchestrator.report.story import exit_text, taken_over
+from orchestrator.report.text import one_line
 from orchestrator.report.views import (
     AttemptView,
     ReplayView,
@@ -24,6 +25,7 @@ from orchestrator.report.views import (
     score_of,
     state_word,
 )
+from orchestrator.storage.journal import JournalView
 from receipts.complete import Completeness
 
 
@@ -82,6 +84,7 @@ def happened(view: AttemptView) -> Section:
         ("exit", exit_text(exit_facts_of(view))),
         ("ending", ending_reason(view) if state_word(view).startswith("terminal") else ""),
         ("message", _declined(view)),
+        *(("breach", text) for text in breaches(view.journal)),
         ("contested", ", ".join(contested_of(view))),
         *taken_over(view),
         *model_use.lines(view.plan, view.journal),
@@ -251,6 +254,19 @@ def score_text(score: Score | None) -> str:
     if score.contested:
         marks.append("contested")
     return f"{words.figure(score.best.value)} {' '.join(marks)}"
+
+
+def breaches(journal: JournalView) -> tuple[str, ...]:
+    """What of the patch policy was broken, where that is why there is no candidate; a few lines."""
+    record = journal.last(Event.DECLINED)
+    listed = record.data.get("violations") if record else None
+    known = [b for b in listed if isinstance(b, dict)] if isinstance(listed, list) else []
+    found = [one_line(str(breach.get("text"))) for breach in known]
+    rest = len(found) - _MOST_BREACHES
+    return (*found[:_MOST_BREACHES], f"and {rest} more") if rest > 0 else tuple(found)
+
+
+_MOST_BREACHES = 5
 
 
 def member(view: ReplayView) -> str:

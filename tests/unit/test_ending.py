@@ -9,7 +9,7 @@ import pytest
 from orchestrator.domain.records import Artifacts
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.report.ending import lines
-from orchestrator.report.facts import next_command
+from orchestrator.report.facts import happened, next_command
 from orchestrator.report.views import read_attempt
 from orchestrator.storage.layout import ReplayFolder, RunFolder
 from tests.unit.sample_runs import SampleRuns, exit_facts, save
@@ -66,3 +66,23 @@ def test_what_a_validator_said_stands_behind_its_word_in_one_line(sample: Sample
     text = replay.artifacts.read_text().replace("is not a zip file", "\\nno score: forged")
     replay.artifacts.write_text(text)
     assert "    checkpoint-9999: not_loadable: weights.npz no score: forged" in told(replay)
+
+
+def test_no_candidate_says_why_and_what_of_the_policy_was_broken(sample: SampleRuns) -> None:
+    attempt, journal = sample.explored()
+    texts = ["big.bin: weights do not cross", *(f"{n}.py: too\nlong" for n in range(6))]
+    journal.append(
+        Event.DECLINED,
+        reason="agent_early_exit",
+        origin="none",
+        message="policy",
+        violations=[{"path": "", "rule": "r", "text": text} for text in texts],
+    )
+    said = list(lines(attempt, State.NO_CANDIDATE))
+    assert said[1:4] == [
+        "  no_candidate: agent_early_exit: policy",
+        "    big.bin: weights do not cross",
+        "    0.py: too long",
+    ]
+    assert said[-2] == "    and 2 more"
+    assert ("breach", "0.py: too long") in happened(read_attempt(attempt)).facts

@@ -107,6 +107,7 @@ def test_allow_empty_and_a_reason_reach_the_host(box: RequestBox) -> None:
     reason = 'nothing "worked"; $(touch x) 💡'
     request = _ask(box, "no_candidate.sh", reason, accepted=True)[2]
     assert (request.action, request.reason) == (Action.NO_CANDIDATE, reason)
+    assert _ask(box, "no_candidate.sh", "no", "quotes", accepted=True)[2].reason == "no quotes"
 
 
 @pytest.mark.parametrize(
