@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from orchestrator.domain.outcome import StopReason
 from orchestrator.lifecycle.machine import Event
 from orchestrator.report import words
 from orchestrator.report.views import AttemptView, ReplayView, RunView, ScoringView
@@ -95,8 +96,10 @@ def exit_text(facts: Any) -> str:
         parts.append("out of memory" + (" (its own limit)" if own else ""))
     if (killer := facts.get("killed_by")) not in (None, "", "nobody"):
         parts.append(f"killed by {_plain(killer)}")
-    if facts.get("stop_reason"):
-        parts.append(f"stop reason {_plain(facts['stop_reason'])}")
+    if stop := facts.get("stop_reason"):
+        # An agent's container is ended so once the exploration is over, whatever came of it.
+        over = stop == StopReason.SUBMITTED
+        parts.append("stop reason " + ("exploration over" if over else _plain(stop)))
     if isinstance(seconds := facts.get("duration_s"), int | float) and seconds:
         parts.append(words.duration(seconds))
     return ", ".join(parts)

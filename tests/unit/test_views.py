@@ -9,7 +9,7 @@ from typing_extensions import override
 from orchestrator.domain.attempt import RunKind
 from orchestrator.lifecycle.machine import Event, State
 from orchestrator.report import facts
-from orchestrator.report.facts import next_command, replay_section, score_text, sections
+from orchestrator.report.facts import happened, next_command, replay_section, score_text, sections
 from orchestrator.report.lookup import path_id
 from orchestrator.report.overview import overview
 from orchestrator.report.story import tell
@@ -27,7 +27,7 @@ from orchestrator.storage.journal import Journal
 from orchestrator.storage.layout import AttemptFolder, ScoringFolder
 from receipts.complete import Completeness
 from tests.unit.records_help import START, TickingClock
-from tests.unit.sample_runs import SECOND, SampleRuns, commit
+from tests.unit.sample_runs import SECOND, SampleRuns, commit, exit_facts
 
 
 @pytest.fixture
@@ -347,3 +347,13 @@ def test_a_seeded_replay_that_stands_for_its_attempt_is_named_so(sample: SampleR
     (row,) = overview(attempts(sample.runs), now=START)
     assert row.cells()[4] == "002 seed-2 terminal_behavior"
     assert row.document()["replay"]["series"] == "seed-2"
+
+
+def test_no_ending_of_an_exploration_reads_as_a_submission_that_was_none(
+    sample: SampleRuns,
+) -> None:
+    attempt, journal = sample.explored()
+    ended = exit_facts(137, "submitted", killed_by="orchestrator")
+    journal.append(Event.DECLINED, reason="agent_early_exit", origin="none", exit=ended)
+    (said,) = (text for label, text in happened(read_attempt(attempt)).facts if label == "exit")
+    assert said == "exit code 137, killed by orchestrator, stop reason exploration over, 1.0 s"
