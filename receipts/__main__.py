@@ -7,6 +7,7 @@ from pathlib import Path
 
 from receipts.errors import KeyUnusableError
 from receipts.keys import load_public
+from receipts.reading import look_into
 from receipts.verify import verify
 from receipts.verify_model import Verdict, Wanted
 from receipts.verify_report import document, lines
@@ -29,8 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--deep", action="store_true", help="hash the assets again")
     command.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
-    if not options.folder.is_dir():
-        print(f"{options.folder}: not a folder", file=sys.stderr)
+    try:
+        look_into(options.folder)
+    except OSError as error:
+        print(f"{options.folder}: {error.strerror}", file=sys.stderr)
         return _USAGE
     try:
         keys = tuple(load_public(path) for path in options.key)

@@ -37,6 +37,16 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def look_into(folder: Path) -> None:
+    """Make sure that a folder can be listed, and what it holds be asked for.
+
+    Raises:
+        OSError: it is none, or this user may not.
+    """
+    os.scandir(folder).close()
+    os.stat(os.path.join(folder, "."))  # noqa: PTH116, PTH118 - a Path would drop the dot
+
+
 def _opened(path: Path) -> int:
     try:
         # O_NONBLOCK: opening a FIFO must not wait for a writer.

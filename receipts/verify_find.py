@@ -110,17 +110,20 @@ def _below(place: Path, parent: Run | None, report: Report) -> Iterator[Run]:
 def _folders(place: Path, report: Report) -> list[Path]:
     """The folders in ``place`` that may be configs."""
     found: list[Path] = []
-    with os.scandir(place) as entries:
-        for entry in entries:
-            path = place / entry.name
-            if entry.is_symlink() and (path / "config.json").is_file():
-                report.fault(Step.PARSE, path, "a link to a config: nothing in it was read")
-            elif len(found) == MAX_RUNS:
-                what = f"more than {MAX_RUNS} folders; not all were read"
-                report.fault(Step.PARSE, place, what)
-                break
-            elif entry.is_dir(follow_symlinks=False) and _kind(entry.name) is None:
-                found.append(path)
+    try:
+        with os.scandir(place) as entries:
+            for entry in entries:
+                path = place / entry.name
+                if entry.is_symlink() and (path / "config.json").is_file():
+                    report.fault(Step.PARSE, path, "a link to a config: nothing in it was read")
+                elif len(found) == MAX_RUNS:
+                    what = f"more than {MAX_RUNS} folders; not all were read"
+                    report.fault(Step.PARSE, place, what)
+                    break
+                elif entry.is_dir(follow_symlinks=False) and _kind(entry.name) is None:
+                    found.append(path)
+    except OSError as error:
+        report.fault(Step.PARSE, place, f"cannot be read: {error.strerror}")
     return sorted(found)
 
 

@@ -11,11 +11,13 @@ from orchestrator.cli.folder import runs_folder
 from orchestrator.cli.render import emit, emit_json
 from orchestrator.errors import Exit
 from orchestrator.report.lookup import resolve
+from orchestrator.storage.durable import folder_faults
 from orchestrator.storage.layout import RunsFolder, run_folder
 from orchestrator.storage.supervisor import is_supervised
 from orchestrator.wiring import system_clock
 from receipts.errors import KeyUnusableError
 from receipts.keys import load_public
+from receipts.reading import look_into
 from receipts.verify import verify as check
 from receipts.verify_model import Report, Wanted
 from receipts.verify_report import document, lines
@@ -46,8 +48,10 @@ def verify(
 ) -> Exit:
     """Check receipts offline, step by step, and say what each step proves."""
     folder = Path(run)
-    if not folder.is_dir():
-        folder = resolve(runs_folder(context), run).root
+    with folder_faults("the folder", folder, "verify it as a user who may read it"):
+        if not folder.is_dir():
+            folder = resolve(runs_folder(context), run).root
+        look_into(folder)
     try:
         keys = tuple(load_public(path) for path in key or ())
     except KeyUnusableError as fault:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from orchestrator.storage.durable import folder_faults
+
 _NUMBERED = re.compile(r"(attempt|replay|score)-((?!000)[0-9]{3}|[1-9][0-9]{3,8})")
 """One way to write each number, so that no second folder answers to it; as ``receipts`` has it."""
 
@@ -297,7 +299,8 @@ def _is_config(path: Path) -> bool:
     """Tell whether a config lies there; no link is one, nor what has the name of a run."""
     if path.is_symlink() or _NUMBERED.fullmatch(path.name):
         return False
-    return (path / "config.json").is_file()
+    with folder_faults("the config", path, "make it readable, or name another runs folder: --runs"):
+        return (path / "config.json").is_file()
 
 
 def _numbered(root: Path, word: str) -> tuple[Path, ...]:

@@ -1,3 +1,4 @@
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -124,6 +125,19 @@ def test_a_number_is_written_one_way(sample: SampleRuns, name: str) -> None:
         "attempt-001",
         "attempt-002",
     ]
+
+
+def test_a_config_that_may_not_be_read_is_named(
+    sample: SampleRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = lookup.resolve(sample.runs, "attempt-001").root.parent
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(UsageError, match=f"{config} cannot be used: Permission denied"):
+        sample.runs.configs()
 
 
 def test_no_link_and_nothing_named_like_a_run_is_a_config(sample: SampleRuns) -> None:

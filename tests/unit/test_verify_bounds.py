@@ -1,10 +1,12 @@
 """Whatever lies in a folder, verification answers: in bounded time and memory, with a reason."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -279,6 +281,26 @@ def test_what_is_found_is_looked_at_again_once_a_run_has_moved(
         monkeypatch.setattr(verify_command, "check", looks)
         assert run(["verify", str(runs)]) == code
     assert (moving.count, still.count) == (2, 1)
+
+
+@pytest.mark.parametrize("shut", ["runs", "runs/config"])
+def test_a_folder_that_may_not_be_read_is_said_to_be_one(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shut: str
+) -> None:
+    look = os.scandir
+
+    def refuse(path: os.PathLike[str]) -> Any:
+        if Path(path) == runs.parent / shut:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return look(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    given = shut == "runs"
+    assert main(["verify", str(runs)]) == (64 if given else 1)
+    assert run(["verify", str(runs)]) == (64 if given else 1)
+    told = capsys.readouterr()
+    assert told.err.count("Permission denied") == (2 if given else 0)
+    assert told.out.count("config: cannot be read: Permission denied") == (0 if given else 2)
 
 
 def test_nothing_in_a_runs_place_stops_the_command(
