@@ -151,7 +151,8 @@ class GitTrees:
             raise _failure("apply", b"ended by signal %d" % -done.returncode)
         if done.returncode > 0:
             self._run("hash-object", "-w", "--no-filters", str(patch.absolute()))
-            return PatchRefused(done.stderr.decode(errors="replace").strip()[:_TOLD])
+            said = done.stderr.decode(errors="replace").strip()[:_TOLD]
+            return PatchRefused("; ".join(said.splitlines()))
         return self._run("write-tree").decode().strip()
 
     def files(self, tree: str) -> tuple[StoredFile, ...]:

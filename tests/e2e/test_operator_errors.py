@@ -72,6 +72,17 @@ def test_what_cannot_be_done_is_refused(
     assert snapshot(bench.rig.runs) == before
 
 
+def test_a_patch_of_another_solution_is_refused_in_one_line(bench: Bench, tmp_path: Path) -> None:
+    patch = tmp_path / "other.patch"
+    patch.write_text(
+        "diff --git a/run.sh b/run.sh\nindex 1111111..2222222 100755\n--- a/run.sh\n+++ b/run.sh\n"
+        "@@ -1 +1 @@\n-nothing like it\n+something else\n"
+    )
+    done = bench.rig.orch("submit-patch", bench.pack, patch)
+    _refused(done, 65, "git refuses it: error: patch failed: run.sh:1; error: run.sh: patch does")
+    assert len(done.err.splitlines()) == 2
+
+
 def test_a_shell_may_name_a_gpu_for_the_tasks_that_ask_for_one(bench: Bench) -> None:
     shell = Rig(bench.rig.root, {**bench.rig.variables, "ORCH_GPU": "9"})
     assert shell.orch("explore", bench.pack, "--dry-run").code == 0
