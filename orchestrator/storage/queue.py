@@ -8,6 +8,7 @@ job's end, so that it is free the moment the worker is gone. What a job is asked
 """
 
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -324,6 +325,8 @@ class Queue:
         """
         path = self._runs.queue
         try:
+            if not stat.S_ISREG(path.stat().st_mode):  # to open a FIFO would be to wait
+                raise TaskPackError(f"{path} is no file, and not the table of the queue")
             with path.open("rb") as file:
                 mark = _mark(os.fstat(file.fileno()))
                 if self._seen is not None and self._seen[0] == mark:
@@ -331,8 +334,6 @@ class Queue:
                 data = file.read()
         except FileNotFoundError:
             return Table((), ())
-        except IsADirectoryError as folder:
-            raise TaskPackError(f"{path} is a folder, not the table of the queue") from folder
         if has_other_columns(data):
             raise TaskPackError(
                 f"{path} has other columns than this orch writes",

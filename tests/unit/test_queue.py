@@ -412,3 +412,14 @@ def test_a_record_that_cannot_be_read_costs_its_own_job_alone(scene: Scene) -> N
     (scene.runs.queue_jobs / "j1.try.json").unlink()
     scene.queue.retry("j1", "mended")
     assert scene.take().job.job == "j1"
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("/dev/null")])
+def test_what_is_no_file_is_no_table_and_is_not_waited_for(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    scene = Scene(tmp_path)
+    make(scene.runs.queue)
+    for ask in (scene.queue.read, scene.queue.claim):
+        with pytest.raises(TaskPackError, match="is no file"):
+            ask()
