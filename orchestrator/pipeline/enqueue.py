@@ -6,9 +6,10 @@ from pathlib import Path
 
 from orchestrator.domain.attempt import ConfigName, RunKind, Series
 from orchestrator.domain.queue import Job, JobKind, JobRequest
-from orchestrator.domain.records import Artifacts
+from orchestrator.domain.records import Artifacts, AttemptPlan
 from orchestrator.errors import UsageError
 from orchestrator.lifecycle.machine import State
+from orchestrator.pipeline import plans
 from orchestrator.pipeline.agents import Supply
 from orchestrator.storage.journal import read_journal
 from orchestrator.storage.layout import AttemptFolder, ReplayFolder
@@ -89,7 +90,7 @@ def replays(attempt: AttemptFolder, wanted: Wanted) -> tuple[New, ...]:
     """Plan the official replay of an attempt, or its seeded ones.
 
     Raises:
-        UsageError: it has no candidate.
+        UsageError: it has no candidate; or it is official and they would not be, or the reverse.
     """
     if not _has_candidate(attempt):
         state = read_journal(attempt.journal, RunKind.ATTEMPT).state
@@ -97,6 +98,7 @@ def replays(attempt: AttemptFolder, wanted: Wanted) -> tuple[New, ...]:
             f"{attempt.root} has no candidate to replay (it is {state})",
             remedy=f"orch lifecycle {attempt.root} tells its story",
         )
+    plans.require_standing(wanted.official, load(attempt.plan, AttemptPlan), attempt.root)
     request = wanted.request(JobKind.REPLAY)
     names = [Series().name]
     if wanted.repeats is not None:

@@ -152,7 +152,9 @@ def replay(
     if left_running is not None:
         ctx.say(f"going on with {left_running.root.name}, which has no supervisor")
         state = reconcile.take_over(ctx, left_running, Adoption())
-        return (_scored(ctx, left_running, state, through, official=official),)
+        plan = load(left_running.plan, ReplayPlan)
+        return (_scored(ctx, left_running, state, through, official=plan.official),)
+    plans.require_standing(official, load(attempt.plan, AttemptPlan), attempt.root)
     if repeats is None:
         return (_replay_member(ctx, attempt, pack, Series(), again, through, official=official),)
     members = declare(ctx, attempt, repeats)
@@ -216,8 +218,6 @@ def _replay_member(
     plan = plans.plan_replay(ctx, attempt, pack, series=series, again=again, official=official)
     folder = register.register_replay(ctx, attempt, plan, through)
     ctx.say(f"{folder.root.name} (series {series.name}), {plan.standing}")
-    if load(attempt.plan, AttemptPlan).official and not official:
-        ctx.say("the attempt is official, but without --official no score of this replay will be")
     state = drive.drive_replay(ctx, folder, pack)
     return _scored(ctx, folder, state, through, official=official)
 

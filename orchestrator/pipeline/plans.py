@@ -99,12 +99,13 @@ def plan_replay(
     """Plan a further replay of an attempt's candidate.
 
     Raises:
-        UsageError: there is no candidate, or this member of the series is finished already.
+        UsageError: there is no candidate, or this member of the series is finished already, or one
+            of attempt and replay is official and the other is not.
         TaskPackError: the pack is not the one the attempt was made with.
     """
     attempt = load(folder.plan, AttemptPlan)
     require_same_pack(attempt, pack)
-    _require_official(official, attempt, folder.root)
+    require_standing(official, attempt, folder.root)
     state = read_journal(folder.journal, RunKind.ATTEMPT).state
     if state is not State.SUBMITTED:
         raise UsageError(
@@ -141,11 +142,14 @@ def plan_scoring(
 
     Raises:
         UsageError: the replay has no accepted checkpoint, or a finished scoring with this
-            evaluator exists; or ``official``, with another pack than the attempt's.
+            evaluator exists; one of replay and scoring is official and the other is not; or
+            ``official``, with another pack than the attempt's.
         TaskPackError: more of the task than its evaluator is another than the attempt's.
     """
     plan, attempt = load(replay.plan, ReplayPlan), load(replay.attempt.plan, AttemptPlan)
-    _require_official(official, plan, replay.root)
+    another = _another_pack(attempt, pack, official=official)
+    if not another:
+        require_standing(official, plan, replay.root)
     if pack.spec != attempt.task:
         raise TaskPackError(
             f"{pack.source} is not the task of {replay.attempt.root}",
@@ -160,7 +164,6 @@ def plan_scoring(
         )
     evaluator = evaluator_digest(pack)
     supersedes = superseded(replay, evaluator)
-    another = _another_pack(attempt, pack, official=official)
     common = _common(ctx, pack, Phase.SCORE, (Phase.SCORE,), official=official)
     return ScoringPlan(
         **{**common, "relaxations": common["relaxations"] + another},
@@ -255,12 +258,24 @@ def require_same_pack(attempt: AttemptPlan, pack: Pack) -> None:
         )
 
 
-def _require_official(official: bool, before: PhasePlan, root: Path) -> None:  # noqa: FBT001
-    """Refuse an official run on top of a local one: a result is as official as its least part."""
+def require_standing(official: bool, before: PhasePlan, root: Path) -> None:  # noqa: FBT001
+    """Refuse an official run on top of a local one, and the reverse.
+
+    A result is as official as its least part, and the first finished one counts: a word forgotten
+    would make what hours of official work led to local for good.
+
+    Raises:
+        UsageError: it is such a run.
+    """
     if official and not before.official:
         raise UsageError(
             f"{root} is local, so nothing official can follow from it",
             remedy="begin with orch explore --official, or leave out --official",
+        )
+    if before.official and not official:
+        raise UsageError(
+            f"{root} is official; what follows from it without --official would be local for good",
+            remedy="add --official; for a local try enter its patch apart: orch submit-patch",
         )
 
 

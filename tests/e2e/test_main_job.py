@@ -30,10 +30,22 @@ def test_an_official_result_is_official_from_the_start(rig: Rig) -> None:
     assert refused.code == 64
     assert "is local, so nothing official can follow from it" in refused.err
     official = rig.explore(pack, "--official")
+    once = ("replay", official)
+    for words in (
+        once,
+        (*once, "--repeats", "2"),
+        (*once, "--dry-run"),
+        ("queue", "add", "--replay", official),
+    ):
+        refused = rig.call(*words)
+        assert (refused.code, "local for good" in refused.err) == (64, True)
+    assert not (official / "replay-001").exists()
+    assert "series_declared" not in (rig.runs / "campaign.jsonl").read_text()
     replay = rig.replay(official, "--official")
     aggregate = json.loads((replay / "score-001" / "summary.json").read_text())
     assert aggregate["official"] is True
     assert aggregate["relaxations"] == []
+    assert "local for good" in rig.call("score", replay).err
     twice = rig.call("score", official)
     assert (twice.code, "not a replay" in twice.err) == (64, True)
     (pack / "evaluator/score.sh").write_text(SCORER.replace("value=$(cat", "value=0.9$(cut -c3-"))
