@@ -124,12 +124,14 @@ def leaves_nothing(held: Held) -> Finding:
 
 
 def bounded_memory(held: Held) -> Finding:
-    """The bomb ends, the host does not, and the cause is known."""
-    with held.twin("bash", "-c", BY_ID["res-membomb"].command) as twin:
-        end = twin.wait(60)
-        assert end is not None
-        assert twin.memory().limit_reached
-        return safe_if((twin.memory().peak or 0) <= held.spec.limits.memory)
+    """The bomb ends, what it is thrown at does not, and the cause is known."""
+    with held.twin() as twin:
+        bomb = run_in(twin, ("bash", "-c", BY_ID["res-membomb"].command), held.user, {})
+        assert bomb.output.endswith(b"SAFE\n")
+        assert twin.wait(0) is None
+        use = twin.memory()  # of a container that is still there: its counters go with it
+        assert use.limit_reached
+        return safe_if(use.peak is not None and use.peak <= held.spec.limits.memory)
 
 
 def bounded_log(held: Held, folder: Path) -> Finding:
