@@ -9,6 +9,9 @@ from orchestrator.domain.schema import Strict
 
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@/-]{1,64}$")]
 
+Figure = Annotated[float, Field(strict=True)]
+"""A number, and nothing that could be read as one: ``true`` is not 1 and ``"0.5"`` is not 0.5."""
+
 
 class EvaluatorOutput(Strict):
     """What an evaluator may write to ``/out/summary.json``; anything else is a crash.
@@ -19,10 +22,10 @@ class EvaluatorOutput(Strict):
 
     status: ScoreStatus
     reason: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{0,64}$")] = ""
-    metrics: Annotated[dict[Word, float | tuple[float, ...]], Field(max_length=1000)] = Field(
+    metrics: Annotated[dict[Word, Figure | tuple[Figure, ...]], Field(max_length=1000)] = Field(
         default_factory=dict
     )
-    baselines: Annotated[dict[Word, dict[Word, float]], Field(max_length=16)] = Field(
+    baselines: Annotated[dict[Word, dict[Word, Figure]], Field(max_length=16)] = Field(
         default_factory=dict
     )
 

@@ -94,9 +94,15 @@ def test_what_is_no_quantity_is_refused(parse: object, value: object) -> None:
         {"status": "invalid", "reason": "row 3 of the final data reads: the answer is 42"},
         {"status": "scored", "metrics": {"the answer is 42": 1.0}},
         {"status": "scored", "metrics": {"m": 1.0}, "baselines": {"start": {"a row\nof it": 1.0}}},
+        {"status": "scored", "metrics": {"m": True}},
+        {"status": "scored", "metrics": {"m": "0.5"}},
+        {"status": "scored", "metrics": {"m": [0.5, True]}},
+        {"status": "scored", "metrics": {}, "baselines": {"start": {"m": "0.5"}}},
     ],
 )
 def test_an_evaluator_gets_words_and_numbers_out_and_no_text(said: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         EvaluatorOutput.model_validate(said)
     assert EvaluatorOutput.model_validate({"status": "invalid", "reason": "start_weights"})
+    whole = EvaluatorOutput.model_validate({"status": "scored", "metrics": {"m": 1, "n": [1, 0.5]}})
+    assert whole.metrics == {"m": 1.0, "n": (1.0, 0.5)}
