@@ -105,6 +105,6 @@ QUEUE_TROUBLES: Mapping[str, tuple[Callable[[Path], None], str]] = {
     "quoted": (lambda path: path.write_text(_quoted(HEADER) + "\n"), "has other columns"),
     "in another order": (lambda path: path.write_text(_sorted(HEADER) + "\n"), "has other columns"),
     "as UTF-16": (lambda path: path.write_text(HEADER + "\n", encoding="utf-16"), "other columns"),
-    "a folder": (Path.mkdir, "is a folder"),
+    "a folder": (Path.mkdir, "is no file, and not the table"),
 }
 """What can be wrong with all of ``queue.tsv``, and what is said."""
