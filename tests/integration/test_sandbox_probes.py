@@ -127,7 +127,7 @@ def bounded_memory(held: Held) -> Finding:
     """The bomb ends, what it is thrown at does not, and the cause is known."""
     with held.twin() as twin:
         bomb = run_in(twin, ("bash", "-c", BY_ID["res-membomb"].command), held.user, {})
-        assert bomb.output.endswith(b"SAFE\n")
+        assert b"SAFE" in bomb.output.splitlines()
         assert twin.wait(0) is None
         use = twin.memory()  # of a container that is still there: its counters go with it
         assert use.limit_reached
