@@ -1,5 +1,6 @@
 """Every test here runs real containers."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Rig:
+def rig(tmp_path: Path) -> Iterator[Rig]:
     """A bench of its own for one test."""
-    return Rig(tmp_path)
+    bench = Rig(tmp_path)
+    yield bench
+    bench.stop_what_is_left()

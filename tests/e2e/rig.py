@@ -23,13 +23,16 @@ import yaml
 from orchestrator import wiring
 from orchestrator.cli import app
 from orchestrator.config import Settings
+from orchestrator.domain.container import ContainerStatus
+from orchestrator.domain.roles import Phase
+from orchestrator.errors import ContainerLostError
 from orchestrator.evidence.context import Context
 from orchestrator.evidence.supervise import StopRequest
 from orchestrator.evidence.tree import tree_digest
 from orchestrator.lifecycle.machine import State
 from orchestrator.pipeline import jobs
 from orchestrator.ports import Container
-from orchestrator.sandbox import INSTANCE_LABEL
+from orchestrator.sandbox import INSTANCE_LABEL, PHASE_LABEL
 from orchestrator.storage.assets import AssetStore, seal
 from orchestrator.storage.layout import AttemptFolder
 from orchestrator.storage.pack import load_pack
@@ -86,6 +89,8 @@ class Rig:
 
     root: Path
     variables: dict[str, str] = field(default_factory=dict)
+    started: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
+    """Every ``orch`` that was left running once."""
 
     def __post_init__(self) -> None:
         for name in ("runs", "home", "assets", "host"):
@@ -167,7 +172,7 @@ class Rig:
 
     def start(self, *words: str | Path) -> "subprocess.Popen[bytes]":
         """Start ``orch`` in a session of its own and leave it running."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             self._argv(words),
             env=self._env(),
             stdout=subprocess.PIPE,
@@ -175,6 +180,16 @@ class Rig:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
+        self.started.append(process)
+        return process
+
+    def stop_what_is_left(self) -> None:
+        """Kill whatever a test that failed has left running: it is no part of the next one."""
+        for process in self.started:
+            if process.poll() is None:
+                kill_group(process)
+                process.communicate()
+                self._kill_keepers(self.runs)
 
     def _argv(self, words: Sequence[str | Path]) -> list[str]:
         return [sys.executable, "-m", "orchestrator", *map(str, words)]
@@ -201,6 +216,18 @@ class Rig:
         """Every container of this runs folder that the engine knows, ended ones too."""
         with self.context() as ctx:
             return list(ctx.engine.find({INSTANCE_LABEL: ctx.instance}))
+
+    def runs_now(self, phase: Phase | None = None) -> bool:
+        """Tell whether a container runs, of this phase where one is given.
+
+        The engine lists a container a moment before it answers for it: that one is not there yet.
+        """
+        for container in self.containers():
+            with suppress(ContainerLostError):
+                wanted = phase is None or container.labels[PHASE_LABEL] == phase
+                if wanted and container.state().status is ContainerStatus.RUNNING:
+                    return True
+        return False
 
     def mounts(self) -> list[str]:
         """Every mount below this bench."""

@@ -623,7 +623,7 @@ def test_a_scoring_whose_supervisor_died_is_its_own_failure_at_once(rig: Rig) ->
     process = rig.start("replay", attempt)
     scoring = attempt / "replay-001/score-001"
     until(lambda: has(scoring, "score_started"))
-    until(lambda: len(rig.containers()) == 1)
+    until(lambda: rig.runs_now(Phase.SCORE))
     _kill(process)
     rig.settled(scoring)
     assert last(scoring, "infrastructure")["fact"] == "orchestrator_failed"

@@ -14,6 +14,7 @@ from orchestrator.adapters.docker_engine import DockerEngine
 from orchestrator.adapters.docker_spec import create_body
 from orchestrator.adapters.in_memory import InMemoryEngine, Inside
 from orchestrator.domain.container import ContainerSpec
+from orchestrator.domain.roles import Phase
 from orchestrator.errors import InfrastructureError
 from orchestrator.pipeline import jobs
 from orchestrator.sandbox import RUN_LABEL
@@ -204,7 +205,7 @@ def test_DK_07_a_validation_that_was_cut_off_is_done_again(rig: Rig) -> None:
     process = rig.start("replay", attempt)
     replay = attempt / "replay-001"
     until(lambda: has(replay, "collected"))
-    until(lambda: len(rig.containers()) == 2)
+    until(lambda: rig.runs_now(Phase.VALIDATE))
     rig.kill_for_good(process, replay)
     rig.call("score", "nothing")
     rig.settled(replay)
@@ -219,7 +220,7 @@ def test_DK_07_a_scoring_that_was_cut_off_is_its_own_failure(rig: Rig) -> None:
     process = rig.start("replay", attempt)
     replay = attempt / "replay-001"
     until(lambda: has(replay / "score-001", "score_started"))
-    until(lambda: len(rig.containers()) == 1)
+    until(lambda: rig.runs_now(Phase.SCORE))
     rig.kill_for_good(process, replay / "score-001")
     again = rig.call("score", replay)
     assert again.code == 0, again.err

@@ -9,11 +9,11 @@ import pytest
 
 from orchestrator.agents.scripted import ScriptedAgent
 from orchestrator.cli.progress import Progress
+from orchestrator.domain.roles import Phase
 from orchestrator.errors import InterruptedByOperator, UsageError
 from orchestrator.evidence.adoption import Adoption
 from orchestrator.evidence.supervise import StopRequest
 from orchestrator.pipeline import drive, jobs
-from orchestrator.sandbox import PHASE_LABEL
 from orchestrator.storage.layout import AttemptFolder
 from orchestrator.storage.supervisor import is_supervised, supervising
 from tests.e2e.rig import (
@@ -158,7 +158,7 @@ def test_a_stop_while_a_checkpoint_is_judged(rig: Rig, phase: str) -> None:
     script, run = JUDGES[phase]
     attempt = rig.enter(rig.pack(ONE_CHECKPOINT, **{script: "sleep 300\n"}))
     process = rig.start("replay", attempt)
-    until(lambda: any(c.labels[PHASE_LABEL] == phase and c.state().pid for c in rig.containers()))
+    until(lambda: rig.runs_now(Phase(phase)))
     kill_group(process, signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
@@ -176,7 +176,7 @@ def test_two_stops_while_a_checkpoint_is_judged_leave_it_to_the_background(
     pack = rig.pack(ONE_CHECKPOINT, **{script: "sleep 300\n"}, **{phase: {"wall": "3s"}})
     attempt = rig.enter(pack)
     process = rig.start("replay", attempt)
-    until(lambda: any(c.labels[PHASE_LABEL] == phase and c.state().pid for c in rig.containers()))
+    until(lambda: rig.runs_now(Phase(phase)))
     rig.leave(process)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said

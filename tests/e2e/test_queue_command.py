@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.domain.container import ContainerStatus
 from tests.e2e.rig import PUBLISH, Rig, final, has, kill_group, until
 
 SMALL = {"disk": "8m"}
@@ -50,7 +49,7 @@ def test_a_killed_worker_costs_its_replay_nothing(rig: Rig) -> None:
     attempt = rig.enter(rig.pack(SLOW, defaults=SMALL))
     assert rig.call("queue", "add", "--replay", attempt).code == 0
     worker = rig.start("queue", "run")
-    until(lambda: any(c.state().status is ContainerStatus.RUNNING for c in rig.containers()))
+    until(rig.runs_now)
     worker.kill()
     worker.communicate()
     assert [job["worker_gone"] for job in _jobs(rig)] == [True]
