@@ -9,14 +9,14 @@ from receipts.errors import KeyUnusableError
 from receipts.keys import load_public
 from receipts.reading import look_into
 from receipts.verify import verify
-from receipts.verify_model import Verdict, Wanted
+from receipts.verify_model import Wanted
 from receipts.verify_report import document, lines
 
 _USAGE = 64
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return 0, 1 on a finding, 3 on "consistent, unauthenticated"."""
+    """Run the command; return 0, 1 on a finding, 3 when unauthenticated, 64 on a bad argument."""
     parser = argparse.ArgumentParser(prog="python -m receipts")
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("verify", help="check every receipt under a folder")
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         keys = tuple(load_public(path) for path in options.key)
     except KeyUnusableError as error:
         print(error, file=sys.stderr)
-        return Verdict.FINDING
+        return _USAGE
     report = verify(
         options.folder,
         Wanted(

@@ -20,7 +20,7 @@ def lines(report: Report) -> Iterator[str]:
     yield f"{report.receipts} receipts of {report.runs} runs{going_on}"
     for number, step in enumerate(Step, start=1):
         faults = [fault for fault in report.faults if fault.step is step]
-        said = _counted(len(faults))
+        said = _counted(report, len(faults))
         yield f"{number:2}. {step:<10} {said:<12} {PROVES[step]}"
         for fault in faults:
             yield ascii_only(f"      {fault.where}: {fault.what}")
@@ -32,9 +32,9 @@ def lines(report: Report) -> Iterator[str]:
     yield f"verdict: {_WORDS[report.verdict]}"
 
 
-def _counted(faults: int) -> str:
+def _counted(report: Report, faults: int) -> str:
     if not faults:
-        return "holds"
+        return "holds" if report.runs else "no run"
     return "1 finding" if faults == 1 else f"{faults} findings"
 
 

@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.folder import runs_folder
 from orchestrator.cli.render import emit, emit_json
-from orchestrator.errors import Exit
+from orchestrator.errors import Exit, UsageError
 from orchestrator.report.lookup import resolve
 from orchestrator.storage.durable import folder_faults
 from orchestrator.storage.layout import RunsFolder, run_folder
@@ -55,8 +55,7 @@ def verify(
     try:
         keys = tuple(load_public(path) for path in key or ())
     except KeyUnusableError as fault:
-        emit(str(fault))
-        return Exit.FINDING
+        raise UsageError(str(fault), remedy="name a public key in PEM, as in keys/") from fault
     wanted = Wanted(
         keys=keys,
         task=task,

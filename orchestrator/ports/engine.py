@@ -220,7 +220,11 @@ class ContainerEngine(Protocol):
         ...
 
     def find(self, labels: Mapping[str, str]) -> tuple[Container, ...]:
-        """List containers, ended ones too, that carry all of ``labels``."""
+        """List containers, ended ones too, that carry all of ``labels``.
+
+        An engine may list one a moment before it is made: asked then, it is not there
+        (``ContainerLostError``).
+        """
         ...
 
     def device_claims(self) -> tuple[DeviceClaim, ...]:

@@ -19,6 +19,7 @@ from receipts.keys import SigningKey, load_or_create, publish
 from receipts.statement import PhaseName
 from receipts.verify import verify
 from receipts.verify_model import MAX_FAULTS, Report, Step, Verdict, Wanted
+from receipts.verify_report import lines
 from tests.unit.receipts_help import chain
 
 ATTEMPT = Path("config/attempt-001")
@@ -54,6 +55,7 @@ def test_receipts_without_plan_and_journal_are_a_finding(runs: Path) -> None:
 
 def test_nothing_at_all_is_a_finding(tmp_path: Path) -> None:
     assert "no run here" in _told(tmp_path)
+    assert "holds" not in "\n".join(lines(verify(tmp_path)))
 
 
 def test_a_number_that_was_only_claimed_is_no_finding(tmp_path: Path) -> None:
@@ -239,8 +241,10 @@ def test_orch_verify_ends_as_the_standalone_command_does(
     assert run(["verify", str(runs / "missing")]) == 64
     (tmp_path / "no.pem").write_text("rubbish")
     capsys.readouterr()
-    assert run(["verify", str(runs), "--key", str(tmp_path / "no.pem")]) == 1
-    assert "no readable Ed25519 public key" in capsys.readouterr().out
+    arguments = ["verify", str(runs), "--key", str(tmp_path / "no.pem")]
+    for verifier in (run, main):  # no finding: nothing was checked
+        assert verifier(arguments) == 64
+        assert "no readable Ed25519 public key" in capsys.readouterr().err
 
 
 @dataclass
