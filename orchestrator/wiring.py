@@ -270,11 +270,13 @@ def context(
         ledger.make_folder()
         require_writable(settings.host)
     key = _open_key(settings.home, runs)
+    with folder_faults("the assets folder", settings.assets, "name another: ORCH_ASSETS"):
+        views = open_views(settings.assets)
     return Context(
         runs=runs,
         engine=found,
         volumes=open_volumes(),
-        views=open_views(settings.assets),
+        views=views,
         isolation=isolation(settings, abilities),
         store=GitTreeStore(),
         clock=clock,

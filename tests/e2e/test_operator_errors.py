@@ -220,6 +220,15 @@ def test_a_runs_folder_that_may_not_be_read_is_refused(
     _refused(said, 64, str(runs), "not readable", "--runs")
 
 
+@pytest.mark.parametrize("name", ["ORCH_RUNS", "ORCH_HOME", "ORCH_ASSETS", "ORCH_HOST"])
+def test_a_folder_under_a_name_that_no_file_system_takes(
+    bench: Bench, tmp_path: Path, name: str
+) -> None:
+    impossible = str(tmp_path / ("x" * 300))
+    other = Rig(tmp_path, {**bench.rig.variables, name: impossible})
+    _refused(other.call("explore", bench.pack), 64, impossible, "too long", name)
+
+
 def _key(rig: Rig) -> Path:
     return Path(rig.variables["ORCH_HOME"]) / "keys/signing-key.pem"
 
