@@ -56,6 +56,12 @@ def answers(models: MockModels) -> list[str]:
     return [message["content"] for message in sent if message["role"] == "tool"]
 
 
+def in_order(answer: str) -> str:
+    """What a test wrote to its stdout; where among it the line of stderr comes is open."""
+    assert "train\n" in answer
+    return answer.replace("train\n", "")
+
+
 def tried(attempt: Path) -> list[dict[str, Any]]:
     return [e["data"] for e in events(attempt) if e["data"].get("audit") == "edit_test"]
 
@@ -73,8 +79,7 @@ def test_edits_are_tested_submitted_replayed_and_scored(rig: Rig) -> None:
     ]
     first = answers(models)[1]
     assert first.startswith("Test 1 of 3, 2 left:\n")
-    assert "seed 42 digits value 0.7\nseed 123 digits value 0.7\n" in first
-    assert "train" in first
+    assert "seed 42 digits value 0.7\nseed 123 digits value 0.7\n" in in_order(first)
     assert "final" not in first
     assert "exit code 0" in first
     assert "seed 42 digits value 0.2" in answers(models)[3]
@@ -111,7 +116,7 @@ def test_a_submission_without_an_edit_is_taken_and_flagged_and_a_test_ends_with_
     evaluator.write_text("echo proxy of $(cat /out/checkpoints/checkpoint-10/weights.txt)\n")
     proxy = {"command": "proxy/fast.sh", "metric": "guess"}
     attempt, models = explore(rig, (call("test"), call("submit", n=1)), proxy=proxy)
-    assert "seed 123 digits value 0.1\nproxy of 0.1\n" in answers(models)[0]
+    assert "seed 123 digits value 0.1\nproxy of 0.1\n" in in_order(answers(models)[0])
     assert last(attempt, "captured")["empty"] is True
     assert audits(attempt)[-1] == "edit_submit"
     assert tried(attempt)[0]["edits"] == 0
