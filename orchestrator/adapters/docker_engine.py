@@ -177,6 +177,7 @@ class DockerEngine(ContainerEngine):
         return tuple(
             DockerContainer(self._api, it["Id"], it["Names"][0].removeprefix("/"), it["Labels"])
             for it in found
+            if it["Names"]  # one that is being removed has lost them
         )
 
     @override

@@ -171,7 +171,7 @@ class InMemoryEngine(ContainerEngine):
         with self._world.changed:
             if spec.image not in self._images:
                 raise InfrastructureError(f"no such image: {spec.image}")
-            if any(it.name == spec.name for it in self._world.containers.values()):
+            if any(it.name == spec.name for it in tuple(self._world.containers.values())):
                 raise InfrastructureError(f"the name {spec.name} is in use")
             for mount in spec.mounts:
                 if not mount.source.exists():
@@ -188,7 +188,7 @@ class InMemoryEngine(ContainerEngine):
         self._world.answer()
         return tuple(
             it
-            for it in self._world.containers.values()
+            for it in tuple(self._world.containers.values())
             if labels.items() <= dict(it.labels).items()
         )
 
@@ -198,7 +198,7 @@ class InMemoryEngine(ContainerEngine):
         running = {ContainerStatus.RUNNING, ContainerStatus.PAUSED}
         own = (
             DeviceClaim(it.id, it.name, it.labels, every=False, devices=it.spec.gpu_uuids)
-            for it in self._world.containers.values()
+            for it in tuple(self._world.containers.values())
             if it.spec.gpu_uuids and it.state().status in running
         )
         return (*own, *self._claims)
@@ -212,4 +212,4 @@ class InMemoryEngine(ContainerEngine):
         self._claims = claims
 
     def _named(self, name: str) -> InMemoryContainer:
-        return next(it for it in self._world.containers.values() if it.name == name)
+        return next(it for it in tuple(self._world.containers.values()) if it.name == name)

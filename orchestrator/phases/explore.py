@@ -56,6 +56,7 @@ from orchestrator.storage.pack import Pack
 
 _NS = 1_000_000_000
 _READING_NS = 2 * _NS
+_END_S = 0.5
 _FREE_REFUSALS = 20
 _SPACING_NS = 10 * _NS
 _BY_STOP = {StopReason.DEADLINE: TerminationReason.PHASE_DEADLINE}
@@ -282,9 +283,9 @@ class _Exploration:
         return self.outcome is not None
 
     def _still_runs(self) -> bool:
-        """Tell an agent's end from its container's, which is for the watch to see."""
+        """Tell an agent's end from its container's: the engine tells of that a moment later."""
         try:
-            return not self.container.state().ended
+            return self.container.wait(_END_S) is None and not self.container.state().ended
         except (ContainerLostError, EngineUnavailableError):
             return False
 
@@ -383,15 +384,10 @@ class _Exploration:
         if self.outcome is None and ending.host_facts:
             keep(self.folder, self.plan.resources.disk)
             facts = sorted(ending.host_facts)
-            return Outcome(
-                Event.INFRASTRUCTURE,
-                {
-                    "reason": TerminationReason.RUNTIME_FAILURE.value,
-                    "fact": facts[0].value,
-                    "message": f"the exploration's container ended: {', '.join(facts)}",
-                    **seen,
-                },
-            )
+            reason = TerminationReason.RUNTIME_FAILURE.value
+            message = f"the exploration's container ended: {', '.join(facts)}"
+            said = {"reason": reason, "fact": facts[0].value, "message": message, **seen}
+            return Outcome(Event.INFRASTRUCTURE, said)
         if self.outcome is None:
             # No host sign: time was over, or the agent ended it (its own memory, say).
             self._take_by_host(_BY_STOP.get(stop, TerminationReason.AGENT_EARLY_EXIT), None)

@@ -4,6 +4,7 @@ Registration comes before any outcome can be known, so that no draw is free. Whe
 member of a series is free is decided under a lock, so that two commands never both get it.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.domain.attempt import RunKind, Series, Through
@@ -58,20 +59,21 @@ def _freeze_config(path: Path, record: ConfigRecord) -> None:
     A changed task or image under the same name is another measurement, told apart by its digests
     in each plan; the names must still be the same.
     """
-    if path.exists():
-        known = load(path, ConfigRecord)
-        if (known.agent, known.task, known.model, known.effort) != (
-            record.agent,
-            record.task,
-            record.model,
-            record.effort,
-        ):
-            raise UsageError(
-                f"{path} belongs to other names: {known.agent}, {known.task}",
-                remedy="choose another runs folder",
-            )
-        return
-    save(path, record)
+    if not path.exists():
+        with suppress(FileExistsError):  # another command froze it meanwhile
+            save(path, record)
+            return
+    known = load(path, ConfigRecord)
+    if (known.agent, known.task, known.model, known.effort) != (
+        record.agent,
+        record.task,
+        record.model,
+        record.effort,
+    ):
+        raise UsageError(
+            f"{path} belongs to other names: {known.agent}, {known.task}",
+            remedy="choose another runs folder",
+        )
 
 
 def register_replay(

@@ -3,6 +3,7 @@
 import datetime as dt
 import ipaddress
 import os
+import socket
 import ssl
 import threading
 import time
@@ -11,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -230,7 +230,8 @@ def test_a_bundle_of_certificates_is_trusted_in_place_of_the_usual_ones(tmp_path
         url = models.base_url.replace("http:", "https:")
         with line(models, tmp_path, base_url=url, ca_bundle=str(public)) as agent:
             assert agent.post(CHAT_CASE.path, CHAT_CASE.streamed()).status_code == 200
-        with line(models, tmp_path, base_url=url, record="second.jsonl") as agent:
+        once = replace(SOON, probe_every=3600)  # no look is under way when the gateway closes
+        with line(models, tmp_path, base_url=url, patience=once, record="second.jsonl") as agent:
             reply = agent.post(CHAT_CASE.path, CHAT_CASE.streamed())
     assert reply.status_code == 502
     assert "ConnectError" in CHAT_CASE.message(reply.json())
@@ -343,13 +344,13 @@ def test_a_request_that_alone_fails_is_no_outage(tmp_path: Path) -> None:
 
 def test_a_provider_that_is_nowhere_is_an_outage(tmp_path: Path) -> None:
     with MockModels() as models:
-        port = urlsplit(models.base_url).port
-    gone = f"http://127.0.0.1:{port}/v1"
-    with line(models, tmp_path, base_url=gone, max_outage=0.1) as agent:
-        reply = agent.post(CHAT_CASE.path, dict(CHAT_CASE.body))
-        while agent.gateway.failed() is None:
-            threading.Event().wait(0.01)
-        said = agent.gateway.failed()
+        pass
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))  # nobody listens, and nobody else gets the port
+        gone = f"http://127.0.0.1:{mute.getsockname()[1]}/v1"
+        with line(models, tmp_path, base_url=gone, max_outage=0.1) as agent:
+            reply = agent.post(CHAT_CASE.path, dict(CHAT_CASE.body))
+            said = until(agent.gateway.failed)
     assert reply.status_code == 502
     assert said is not None
     assert "ConnectError" in said
@@ -372,7 +373,8 @@ ENDLESS = {
 
 @pytest.mark.parametrize("act", ENDLESS.values(), ids=ENDLESS)
 def test_a_provider_that_never_ends_gives_its_slot_free(act: Endless, tmp_path: Path) -> None:
-    brief = replace(SOON, attempts=1, head=1.0, failure=0.3, reply=0.3)
+    head = 30.0 if act.first == EVENTS else 1.0  # that one's head does come
+    brief = replace(SOON, attempts=1, head=head, failure=0.3, reply=0.3)
     script = MockModels(lambda seen: act if b"endless" in seen.raw else Turn(text="x"))
     with script as models, line(models, tmp_path, concurrency=1, patience=brief) as agent:
         first = agent.post(CHAT_CASE.path, CHAT_CASE.streamed(stop="endless"))

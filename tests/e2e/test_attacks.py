@@ -9,8 +9,8 @@ ONE = PUBLISH + "publish 10 0.5\n"
 
 
 def test_nothing_published_after_the_deadline_counts(rig: Rig) -> None:
-    late = "publish 10 0.1\n(setsid bash -c 'sleep 4'; publish 20 0.9) &\nsleep 600\n"
-    replay = rig.run(PUBLISH + late, replay={"wall": "3s"})
+    late = "publish 10 0.1\n(setsid bash -c 'sleep 9'; publish 20 0.9) &\nsleep 600\n"
+    replay = rig.run(PUBLISH + late, replay={"wall": "8s"})
     assert last(replay, "exited")["exit"]["stop_reason"] == "deadline"
     assert [row["name"] for row in last(replay, "validated")["accepted"]] == ["checkpoint-10"]
     rig.nothing_left()

@@ -27,14 +27,14 @@ SLEEP = PUBLISH + "publish 10 0.5\nsleep 300\n"
 
 
 def test_DK_01_a_silent_container_outlasts_the_clients_time_limit(rig: Rig) -> None:
-    attempt = rig.enter(rig.pack("sleep 5; exit 0\n"))
+    attempt = rig.enter(rig.pack("sleep 9; exit 0\n"))
     with rig.context() as ctx:
-        impatient = DockerEngine(rig.settings().engine_address, timeout=1)
+        impatient = DockerEngine(rig.settings().engine_address, timeout=4)
         replay = rig.replay_in(replace(ctx, engine=impatient), attempt)
         impatient.close()
     seen = last(replay, "exited")
     assert seen["exit"]["exit_code"] == 0
-    assert seen["exit"]["duration_s"] >= 5
+    assert seen["exit"]["duration_s"] >= 9
     assert seen["host_facts"] == []
     assert final(replay) == "no_checkpoint"
     assert [path.name for path in attempt.glob("replay-*")] == ["replay-001"]
@@ -171,7 +171,7 @@ def test_DK_07_a_run_that_ended_unseen_is_collected_by_the_next_command(rig: Rig
 
 
 def test_DK_07_a_run_past_its_deadline_is_ended_by_the_next_command(rig: Rig) -> None:
-    attempt = rig.enter(rig.pack(SLEEP, replay={"wall": "4s"}))
+    attempt = rig.enter(rig.pack(SLEEP, replay={"wall": "10s"}))
     with killed_while_it_runs(rig, attempt) as replay:
         deadline = int(last(replay, "run_started")["deadline_boottime_ns"])
         with rig.context() as ctx:
@@ -215,7 +215,7 @@ def test_DK_07_a_validation_that_was_cut_off_is_done_again(rig: Rig) -> None:
 
 
 def test_DK_07_a_scoring_that_was_cut_off_is_its_own_failure(rig: Rig) -> None:
-    slow = 'sleep 2; echo \'{"status": "scored", "metrics": {"score": 0.5}}\' > /out/summary.json\n'
+    slow = 'sleep 6; echo \'{"status": "scored", "metrics": {"score": 0.5}}\' > /out/summary.json\n'
     attempt = rig.enter(rig.pack(PUBLISH + "publish 10 0.5\n", scorer=slow))
     process = rig.start("replay", attempt)
     replay = attempt / "replay-001"

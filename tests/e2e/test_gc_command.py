@@ -19,7 +19,7 @@ from orchestrator.ports import Container
 from orchestrator.sandbox import BOOT_LABEL, DEADLINE_LABEL, INSTANCE_LABEL, RUN_LABEL
 from orchestrator.storage.supervisor import is_supervised, supervising
 from tests.e2e.old_images import Images
-from tests.e2e.rig import PUBLISH, Rig, events, final, has, kill_group, snapshot, until
+from tests.e2e.rig import PUBLISH, Rig, events, final, has, snapshot, until
 
 SMALL = {"disk": "8m"}
 MIB = 1 << 20
@@ -36,7 +36,9 @@ def no_images(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def ended(rig: Rig) -> Path:
     """A replay that was had to its end."""
-    return rig.run("true\n", defaults=SMALL)
+    done = rig.run("true\n", defaults=SMALL)
+    until(lambda: not rig.keepers() and not is_supervised(done))
+    return done
 
 
 @pytest.fixture
@@ -195,7 +197,6 @@ def test_no_container_goes_while_a_plan_cannot_be_read(
 def test_a_run_whose_supervisor_lives_keeps_everything(rig: Rig, ended: Path) -> None:
     ballast = ended / ".ballast"
     ballast.write_bytes(b"\0" * 4096)
-    until(lambda: not is_supervised(ended))  # what watched over it has left
     with supervising(ended):
         told = collected(rig)
     assert told == {
@@ -278,14 +279,10 @@ def test_only_images_that_nothing_needs_go(rig: Rig, ended: Path) -> None:
 def test_a_killed_run_is_first_ended_and_then_cleared(rig: Rig) -> None:
     pack = rig.pack("true\n", steps=({"run": "sleep 600"},), defaults=SMALL)
     process = rig.start("explore", pack)
-    try:
-        attempt = until(
-            lambda: [a for a in rig.runs.glob("*/attempt-001") if has(a, "explore_started")]
-        )[0]
-    finally:
-        kill_group(process)
-        process.communicate()
-    _kill_all_of(rig)
+    attempt = until(
+        lambda: [a for a in rig.runs.glob("*/attempt-001") if has(a, "explore_started")]
+    )[0]
+    rig.kill_for_good(process, attempt)
     (held,) = rig.containers()
     before = snapshot(attempt)
 
@@ -307,12 +304,8 @@ def test_a_replay_that_nobody_watches_is_handed_over_and_not_swept(rig: Rig) -> 
     attempt = rig.enter(rig.pack(run, defaults=SMALL))
     process = rig.start("replay", attempt, "--through", "validate")
     replay = attempt / "replay-001"
-    try:
-        until((replay / "out" / "checkpoints" / "checkpoint-10").exists)
-    finally:
-        kill_group(process)
-        process.communicate()
-    _kill_all_of(rig)
+    until((replay / "out" / "checkpoints" / "checkpoint-10").exists)
+    rig.kill_for_good(process, replay)
     (held,) = rig.containers()
     name = "/".join(replay.parts[-3:])
 
@@ -327,14 +320,3 @@ def test_a_replay_that_nobody_watches_is_handed_over_and_not_swept(rig: Rig) -> 
     assert final(replay) == "validated"
     collected(rig)
     rig.nothing_left()
-
-
-def _kill_all_of(rig: Rig) -> None:
-    """Kill whatever process of ours still works on this bench: what watches over a run, too."""
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (place / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if os.fsencode(rig.runs) in words:
-            os.kill(int(place.name), 9)

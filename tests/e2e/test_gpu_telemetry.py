@@ -93,8 +93,8 @@ def test_GP_07_a_host_pid_of_our_own_container_is_ours(bench: Bench) -> None:
         if process.command == "bash /workspace/run.sh" and process.inner_pid != process.pid
     ]
     assert ours
-    pids = [process.pid for process in ours]
-    bench.gpus.gpu(GPU, used=GIB, processes=[Process(pid, GIB) for pid in pids])
+    shell = ours[0].pid  # the first; another may be a child about to become `sleep`
+    bench.gpus.gpu(GPU, used=GIB, processes=[Process(shell, GIB)])
 
     def seen() -> bool:
         held = [gpu for row in bench.samples() for gpu in row.gpus if gpu.holders]
@@ -105,7 +105,7 @@ def test_GP_07_a_host_pid_of_our_own_container_is_ours(bench: Bench) -> None:
     bench.go()
     bench.end(replaying)
     assert final(bench.replay) == "validated"
-    assert last(bench.replay, "exited")["contested"] == []
+    assert set(last(bench.replay, "exited")["contested"]) <= {"observation_gap"}
     assert {holder.owner for holder in holders} == {Owner.OURS}
     assert {holder.container for holder in holders} == {bench.container[:12]}
     assert not [row for row in bench.rows if isinstance(row, Foreign)]
@@ -179,7 +179,8 @@ def test_a_stranger_for_a_moment_leaves_a_contested_result(bench: Bench) -> None
     bench.go()
     bench.end(replaying)
     assert final(bench.replay) == "validated"
-    assert last(bench.replay, "exited")["contested"] == ["foreign_gpu_use", "gpu_error"]
+    contested = set(last(bench.replay, "exited")["contested"])
+    assert contested - {"observation_gap"} == {"foreign_gpu_use", "gpu_error"}
     assert last(bench.replay, "exited")["host_facts"] == []
 
 
@@ -205,11 +206,11 @@ def test_who_is_permitted_on_this_host_is_no_stranger(bench: Bench) -> None:
         bench.end(replaying)
         monitor.kill()
     assert {holder.owner for holder in holders} == {Owner.PERMITTED}
-    assert last(bench.replay, "exited")["contested"] == []
+    assert set(last(bench.replay, "exited")["contested"]) <= {"observation_gap"}
 
 
 def test_a_driver_that_hangs_in_mid_run_holds_no_deadline_up(bench: Bench) -> None:
-    replaying = bench.begin(replay={"gpus": 1, "wall": "6s"})
+    replaying = bench.begin(replay={"gpus": 1, "wall": "15s"})
     bench.gpus.hang("nvmlDeviceGetMemoryInfo_v2")
     bench.end(replaying)
     assert final(bench.replay) == "validated"
@@ -224,7 +225,7 @@ def test_a_driver_that_hangs_in_mid_run_holds_no_deadline_up(bench: Bench) -> No
         for event in ("run_started", "exited")
     )
     # The container is down at the deadline; its run is booked when the last look was given up.
-    assert exited["mono_ns"] - started["mono_ns"] < 60 * 10**9
+    assert int(exited["mono_ns"]) - int(started["mono_ns"]) < 60 * 10**9
     assert has(bench.replay, "collected")
 
 

@@ -47,7 +47,7 @@ for at in /tmp /dev/shm /home/agent /out; do
   for n in 1 2 3; do head -c 20M /dev/zero > $at/full$n; done
 done
 """
-MEMORY = "python3 -c 'x = bytearray(1 << 34); x[:] = b\"1\" * (1 << 34)'; echo code $?"
+MEMORY = "python3 -c 'x = bytearray(1 << 30); x[:] = b\"1\" * (1 << 30)'; echo code $?"
 LOUD = "head -c 50000000 /dev/zero; head -c 1000000 /dev/urandom >&2"
 FORKS = """\
 python3 -c '

@@ -25,7 +25,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def test_it_is_talked_to_and_the_exploration_ends_as_what_it_came_to(rig: Rig) -> None:
-    attempt = rig.explore(rig.pack(), "--agent", "loop", "--model", MODEL)
+    pack = rig.pack(explore={"wall": "10m"})
+    attempt = rig.explore(pack, "--agent", "loop", "--model", MODEL)
     ended = last(attempt, "declined")
     assert ended["reason"] == "agent_early_exit"
     assert ended["model"]["answered_as"] == ["gemma3-270m"]
@@ -42,7 +43,7 @@ def test_it_is_talked_to_and_the_exploration_ends_as_what_it_came_to(rig: Rig) -
     assert not any(b"local_runner" in command(process) for process in Path("/proc").glob("[0-9]*"))
 
     recording = f"recorded/{attempt / 'exchanges.jsonl'}"
-    again = rig.explore(rig.pack(), "--agent", "loop", "--model", recording)
+    again = rig.explore(pack, "--agent", "loop", "--model", recording)
     assert last(again, "declined")["model"]["output_tokens"] == ended["model"]["output_tokens"]
     rig.nothing_left()
 

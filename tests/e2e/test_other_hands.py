@@ -17,7 +17,8 @@ from orchestrator.storage.journal import Journal
 from receipts.verify import verify
 from tests.e2e.rig import Rig, final, has, last, until
 
-SLOW = ({"run": "echo more >> run.sh; touch begun; sleep 6"}, {"run": "/opt/harness/submit.sh"})
+UNTIL_TOLD = "echo more >> run.sh; touch begun; until [ -e /out/go ]; do sleep 0.1; done"
+SLOW = ({"run": UNTIL_TOLD}, {"run": "/opt/harness/submit.sh"})
 NEVER_READ = (
     {"run": "mkdir empty; echo more >> run.sh"},
     {
@@ -40,6 +41,7 @@ def test_a_command_in_a_copy_of_the_runs_folder_leaves_the_run_alone(rig: Rig) -
     with Rig(rig.root, {**rig.variables, "ORCH_RUNS": str(copied)}).context() as ctx:
         reconcile(ctx)
     assert final(copied / attempt.relative_to(rig.runs)) == "explore_started"
+    (attempt / "out" / "go").touch()
     running.communicate(timeout=60)
     assert running.returncode == 0
     assert final(attempt) == "submitted"

@@ -70,7 +70,7 @@ def test_TM_04_the_timer_shows_the_budget_from_the_first_second(rig: Rig, budget
     up, shown = (replay / "logs/stdout.log").read_text().split()
     deadline = int(last(replay, "run_started")["deadline_boottime_ns"]) / 1e9
     left = deadline - float(up)
-    assert left - 1 <= int(shown) <= left + 1
+    assert left - 2 <= int(shown) <= left + 1  # it looks a moment later, at whole seconds
     assert 0 < int(shown) <= budget - 1
     plan = json.loads((replay / "plan.json").read_text())
     assert budget * 0.95 - 1 <= int(plan["env"]["MAX_WALL_TIME_SECONDS"]) <= budget
@@ -91,10 +91,10 @@ def test_TM_05_nothing_an_agent_does_to_its_timer_moves_the_end(rig: Rig) -> Non
         {"run": "/opt/harness/timer.sh"},
         {"run": "sleep 300"},
     )
-    attempt = rig.explore(rig.pack(steps=steps, explore={"wall": "5s"}))
+    attempt = rig.explore(rig.pack(steps=steps, explore={"wall": "15s"}))
     declined = last(attempt, "declined")
     assert declined["reason"] == "phase_deadline"
-    assert 5 - 2 <= declined["exit"]["duration_s"] <= 7 + 3
+    assert 15 - 2 <= declined["exit"]["duration_s"] <= 17 + 3
     lines = [json.loads(line) for line in (attempt / "transcript.jsonl").read_text().splitlines()]
     before, *tampered, after, timer = [line for line in lines if line["kind"] == "output"][:9]
     refused = [line["exit_code"] for line in tampered]
@@ -106,7 +106,7 @@ def test_TM_05_nothing_an_agent_does_to_its_timer_moves_the_end(rig: Rig) -> Non
     assert f"{timer_sh}  /opt/harness/timer.sh" in after["output"]
     deadline = last(attempt, "explore_started")["deadline_boottime_ns"]
     assert f'"{deadline}"' in after["output"]
-    assert 0 <= int(timer["output"]) <= 5
+    assert 0 <= int(timer["output"]) <= 15
     started, ended = declined["started"], declined["ended"]
     assert started[:4] == ended[:4] != "2001"
     assert started.endswith("+00:00")

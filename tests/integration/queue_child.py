@@ -59,4 +59,6 @@ _ROLES: Mapping[str, Callable[[Queue, int], None]] = {
 
 if __name__ == "__main__":
     role, runs, *rest = sys.argv[1:]
-    _ROLES[role](Queue(RunsFolder(Path(runs)), SystemClock(), _say), int(*rest or ("0",)))
+    _ROLES[role](
+        Queue(RunsFolder(Path(runs)), SystemClock(), _say, patience=600), int(*rest or ("0",))
+    )

@@ -180,13 +180,14 @@ def test_a_watched_folder_is_outgrown_by_bytes_or_by_files(tmp_path: Path) -> No
 FORKERS = "for i in $(seq 240); do nice -n 19 sh -c 'while :; do /bin/true; done' & done; "
 """They leave the submission its share of the CPU; the freezer has to catch them all the same."""
 MANY = {"pids": 700, "memory": "1g"}
+PATIENT = {"wall": "300s", "command_wall": "240s"}
 SUBMIT = "echo '# changed' >> /workspace/run.sh; /opt/harness/submit.sh"
 
 
 def test_forkers_do_not_keep_a_submission_from_being_taken(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     steps = ({"run": FORKERS + SUBMIT},)
-    attempt = rig.explore(rig.pack(THREE, steps=steps, defaults=MANY, explore={"wall": "120s"}))
+    attempt = rig.explore(rig.pack(THREE, steps=steps, defaults=MANY, explore=PATIENT))
     taken = last(attempt, "captured")
     assert taken["reason"] == "agent_explicit_submit"
     assert set(taken["contested"]) <= {"captured_after_kill"}
@@ -201,7 +202,9 @@ def test_a_container_that_cannot_be_frozen_is_killed_first(
     monkeypatch.setattr(DockerContainer, "pause", refuse)
     rig = Rig(tmp_path)
     writer = "(while :; do date > /workspace/clock; done) & "
-    pack = rig.pack(THREE, steps=({"run": writer + FORKERS + SUBMIT},), defaults=MANY)
+    pack = rig.pack(
+        THREE, steps=({"run": writer + FORKERS + SUBMIT},), defaults=MANY, explore=PATIENT
+    )
     with rig.context() as ctx:
         loaded, plan = jobs.plan_explore(
             ctx, pack, agent="scripted", model="none", effort="none", official=False

@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -223,8 +224,8 @@ CHANGE = "echo '# changed' >> /workspace/run.sh; "
     [
         ("sub-double", 60, {AGENT}),
         ("sub-parallel", 60, {AGENT}),
-        ("sub-late", 3, {"phase_deadline"}),
-        ("sub-race-deadline", 4, {AGENT, "phase_deadline"}),
+        ("sub-late", 10, {"phase_deadline"}),
+        ("sub-race-deadline", 10, {AGENT, "phase_deadline"}),
         ("sub-fake-socket", 60, {AGENT}),
         ("sub-forge-record", 60, {"agent_early_exit"}),
     ],
@@ -241,9 +242,10 @@ def test_a_submission_is_what_the_host_takes(
     assert len(taken) == 1
     data = taken[0]["data"]
     assert data["reason"] in reasons
-    started = last(attempt, "explore_started")
-    within = taken[0]["mono_ns"] <= int(started["deadline_boottime_ns"]) + 10**9
-    assert within or data["reason"] == "phase_deadline"
+    started = next(e for e in events(attempt) if e["event"] == "explore_started")
+    left = int(started["data"]["deadline_boottime_ns"]) - int(started["mono_ns"])
+    waited = datetime.fromisoformat(data["accepted_at"]) - datetime.fromisoformat(started["ts"])
+    assert waited.total_seconds() <= left / 1e9 + 5 or data["reason"] == "phase_deadline"
 
 
 def test_a_replay_that_writes_its_patch_writes_nothing(tmp_path: Path) -> None:

@@ -41,7 +41,10 @@ class MockModels:
         self._default = default or Turn(text="all done")
         self._server = _Server(self, port)
         if tls is not None:
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+            # A handshake belongs to its own thread: a client that gives it up halts no other.
+            self._server.socket = tls.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
     @property

@@ -51,5 +51,5 @@ def in_processes(count: int, target: Callable[..., None], *args: Any) -> list[in
     for process in processes:
         process.start()
     for process in processes:
-        process.join(120)
-    return [process.exitcode if process.exitcode is not None else -1000 for process in processes]
+        process.join()
+    return [process.exitcode or 0 for process in processes]

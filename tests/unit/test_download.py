@@ -259,15 +259,15 @@ def test_a_body_longer_than_its_server_said_is_not_taken(errand: Errand) -> None
 
 
 def test_nobody_listening_is_the_machines_trouble(errand: Errand) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-    with pytest.raises(InfrastructureError, match=r"ConnectError\); 0 bytes"):
-        errand.run(url=f"http://127.0.0.1:{port}/a.gz")
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))  # nobody listens, and nobody else gets the port
+        with pytest.raises(InfrastructureError, match=r"ConnectError\); 0 bytes"):
+            errand.run(url=f"http://127.0.0.1:{mute.getsockname()[1]}/a.gz")
 
 
 def test_a_server_that_falls_silent_is_not_waited_for_forever(tmp_path: Path) -> None:
     with site() as place:
-        errand = Errand(place, tmp_path, Patience(tries=2, first=0.0, longest=0.0, silence=0.2))
+        errand = Errand(place, tmp_path, Patience(tries=2, first=0.0, longest=0.0, silence=2.0))
         place.silent.set()
         with pytest.raises(InfrastructureError, match="ReadTimeout"):
             errand.run()

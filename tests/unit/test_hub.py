@@ -176,10 +176,11 @@ def test_a_hub_that_is_busy_is_asked_again(place: Place, tmp_path: Path) -> None
 
 
 def test_a_hub_that_is_not_there_is_the_machines_trouble(place: Place, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        place.hub.address = f"http://127.0.0.1:{other.getsockname()[1]}"
-    with pytest.raises(InfrastructureError, match="cannot be reached") as refused:
-        place.fetch("model.safetensors", tmp_path / "part")
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))  # nobody listens, and nobody else gets the port
+        place.hub.address = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(InfrastructureError, match="cannot be reached") as refused:
+            place.fetch("model.safetensors", tmp_path / "part")
     assert "goes on where this one stopped" in refused.value.remedy
 
 

@@ -1,6 +1,7 @@
 """When a container is looked at, and that looking holds nobody up and costs no run."""
 
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -354,8 +355,10 @@ def test_a_disk_that_is_full_is_the_hosts_doing(bench: Bench) -> None:
 
 
 def test_what_looking_fails_with_is_logged_and_costs_no_run(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(logging.getLogger("orch"), "propagate", True)  # a command before turned it
+
     class Broken(InMemoryProcesses):
         @override
         def of_container(self, container_id: str) -> tuple[ProcessFacts, ...]:

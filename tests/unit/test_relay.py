@@ -18,10 +18,13 @@ RELAY = bundled("harness") / "relay.py"
 LARGE = os.urandom(1024) * 2048
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+@contextmanager
+def free_port() -> Iterator[int]:
+    """Keep a port without listening: nobody else is given it, and the relay may bind it as well."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield kept.getsockname()[1]
 
 
 @contextmanager
@@ -63,18 +66,18 @@ def read_all(connection: socket.socket) -> bytes:
 
 @contextmanager
 def relay(path: Path, *command: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    port = free_port()
-    child = subprocess.Popen(
-        [sys.executable, "-I", str(RELAY), str(port), str(path), *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield child, port
-    finally:
-        child.kill()
-        child.communicate()
+    with free_port() as port:
+        child = subprocess.Popen(
+            [sys.executable, "-I", str(RELAY), str(port), str(path), *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield child, port
+        finally:
+            child.kill()
+            child.communicate()
 
 
 def connect(port: int) -> socket.socket:
@@ -171,8 +174,7 @@ def test_the_command_finds_the_port_open(tmp_path: Path) -> None:
         "import socket,sys;s=socket.create_connection(('127.0.0.1',int(sys.argv[1])));"
         "s.sendall(b'hi');s.shutdown(1);print(s.recv(10).decode())"
     )
-    port = free_port()
-    with listening(tmp_path, echo_when_all_is_said) as path:
+    with free_port() as port, listening(tmp_path, echo_when_all_is_said) as path:
         done = subprocess.run(
             [sys.executable, RELAY, str(port), path, sys.executable, "-c", look, str(port)],
             capture_output=True,

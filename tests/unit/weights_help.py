@@ -31,8 +31,8 @@ def safetensors(tensors: Tensors) -> bytes:
 
 def bounded() -> None:
     """Hold this process to 200 MB and 5 s of processor time."""
-    resource.setrlimit(resource.RLIMIT_AS, (200 * 1024**2,) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
+    resource.setrlimit(resource.RLIMIT_AS, (200 * 1024**2,) * 2)
 
 
 class Payload:
