@@ -63,6 +63,18 @@ def test_a_run_that_is_just_registered_is_not_ended_by_another_command(
         assert final(rig.replay_in(ctx, attempt)) == "validated"
 
 
+def test_two_commands_may_begin_the_same_config(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = register.save
+
+    def after_another_command(path: Path, record: Any) -> None:
+        if path.name == "config.json":
+            save(path, record)
+        save(path, record)
+
+    monkeypatch.setattr(register, "save", after_another_command)
+    assert final(rig.enter(rig.pack())) == "submitted"
+
+
 def _is_submitted(rig: Rig, attempt: Path) -> None:
     with rig.context() as ctx:
         reconcile(ctx)
