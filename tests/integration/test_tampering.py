@@ -196,7 +196,7 @@ def test_the_command_says_each_step_and_its_verdict(
     assert main([*both, "--key", str(foreign)]) == 0
     assert main([*command, "--key", str(foreign), "--task", scene.task]) == 1
     assert main([*command, "--key", str(trusted), "--task", "pack:v1:sha256:" + "0" * 64]) == 1
-    assert main([*command, "--key", str(scene.replay / "plan.json")]) == 1
+    assert main([*command, "--key", str(scene.replay / "plan.json")]) == 64
     assert main(["verify", str(scene.runs / "missing")]) == 64
     capsys.readouterr()
     assert main([*both, "--json", "--campaign", "--campaign-head", scene.head]) == 0
